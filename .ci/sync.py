@@ -1,0 +1,52 @@
+"""Bring what is generated in step with the notebooks: the library, clean notebooks, README.md.
+
+With --check it fails when that changed a file, and names it."""
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+from nbconvert import MarkdownExporter
+
+root = Path(__file__).resolve().parent.parent
+HIDDEN = re.compile(r"^#\|\s*(hide|default_exp|export|exports)\b", re.M)
+
+
+def generated() -> dict[Path, bytes]:
+    "Every file that the notebooks decide, with its content."
+    files = [*root.glob("u2c/**/*.py"), *root.glob("nbs/**/*.ipynb"), root / "README.md"]
+    return {f: f.read_bytes() for f in files if f.exists() and ".ipynb_checkpoints" not in f.parts}
+
+
+def write_readme() -> None:
+    "README.md from nbs/index.ipynb: no hidden cells, no directives, links that hold from the root of the repository."
+    nb = nbformat.read(root / "nbs/index.ipynb", as_version=4)
+    nb.cells = [c for c in nb.cells if not (c.cell_type == "code" and HIDDEN.search(c.source))]
+    for cell in nb.cells:
+        if cell.cell_type == "code":
+            cell.source = re.sub(r"^#\|.*\n", "", cell.source, flags=re.M)
+            shown = {kind for o in cell.outputs for kind in o.get("data", {})}
+            if any(kind.startswith("image/") for kind in shown):
+                sys.exit("index.ipynb: a picture in a cell's output does not reach README.md; save it and link to it")
+        else:
+            cell.source = re.sub(r"\]\((?!https?:|#)([^)]+)\)", r"](nbs/\1)", cell.source)
+    nb.metadata["language_info"] = {"name": "python"}  # nbdev_clean drops it, the fences need it
+    body, _ = MarkdownExporter().from_notebook_node(nb)
+    body = re.sub(r"\n{3,}", "\n\n", body).strip()
+    (root / "README.md").write_text(f"<!-- Written by `make sync` from nbs/index.ipynb: edit that. -->\n\n{body}\n", encoding="utf-8")
+
+
+def main() -> None:
+    before = generated()
+    for command in ("nbdev_export", "nbdev_clean"):
+        subprocess.run([Path(sys.executable).parent / command], cwd=root, check=True)
+    write_readme()
+    after = generated()
+    changed = sorted(str(f.relative_to(root)) for f in before.keys() | after.keys() if before.get(f) != after.get(f))
+    if "--check" in sys.argv and changed:
+        sys.exit("not in sync with the notebooks (now mended; look at the change and commit it): " + ", ".join(changed))
+    print("in sync" if not changed else "updated: " + ", ".join(changed))
+
+
+main()

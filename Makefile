@@ -1,0 +1,53 @@
+# Two commands do everything, set-up included:  make reproduce   and   make test
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+# An environment is built for one set of pins and one Python: a changed pin builds from nothing, a second call builds nothing.
+KEY   := $(shell $(PYTHON) -c "import hashlib, pathlib, sys; \
+	print(hashlib.sha256(b''.join(pathlib.Path(f).read_bytes() for f in ('constraints.txt', 'settings.ini', 'setup.py')) \
+	+ sys.version.encode()).hexdigest()[:16])")
+READY := $(VENV)/.ready-$(KEY)
+
+.PHONY: help reproduce test sync bench lab setup key clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+reproduce: setup  ## RC against U2C on scikit-learn's digits, printed as a table
+	@$(BIN)/python -m u2c.demo
+
+# One thread a process: the notebooks run side by side, and OpenMP threads of two processes fight over two cores.
+test: setup  ## library and README in sync with the notebooks, every notebook, every test
+	@$(BIN)/python .ci/sync.py --check
+	OMP_NUM_THREADS=1 $(BIN)/nbdev_test --do_print --timing
+	@$(BIN)/python -m pytest tests -q
+
+sync: setup  ## export the library, clean the notebooks, write README.md
+	@$(BIN)/python .ci/sync.py
+
+bench: setup  ## time the fits beside the authors' procedure; writes _runs/bench.md
+	@$(BIN)/python tests/bench.py
+
+lab: setup  ## open JupyterLab on the notebooks
+	$(BIN)/jupyter lab --notebook-dir=nbs
+
+setup: $(READY)  ## build the environment (the other targets call this)
+	@test "$$(cat $(VENV)/.home 2>/dev/null)" = "$(CURDIR)" || { \
+		$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e . && echo "$(CURDIR)" > $(VENV)/.home; }
+
+$(READY):
+	@echo "building $(VENV): torch and its libraries are about 8 GB, this takes some minutes"
+	@rm -rf $(VENV)
+	@$(PYTHON) -c "import sys; sys.exit(0 if sys.version_info >= (3, 11) else 'u2c needs Python 3.11 or newer: make PYTHON=python3.11')"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt pip setuptools wheel
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[dev]"
+	@echo "$(CURDIR)" > $(VENV)/.home
+	@touch $@
+
+key:  ## print the key of the environment that these pins and this Python need
+	@echo $(KEY)
+
+clean:  ## remove the environment and what runs left behind
+	rm -rf .venv _runs _docs _proc build dist *.egg-info .pytest_cache .hypothesis

@@ -1,0 +1,34 @@
+"Packaging, from settings.ini: the one place that names versions and requirements."
+from configparser import ConfigParser
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+cfg = ConfigParser(delimiters=["="])
+cfg.read("settings.ini")
+cfg = cfg["DEFAULT"]
+
+
+def lines(key: str) -> list[str]:
+    return [line.strip() for line in cfg[key].splitlines() if line.strip()]
+
+
+setup(
+    name=cfg["lib_name"],
+    version=cfg["version"],
+    description=cfg["description"],
+    long_description=Path("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    author=cfg["author"],
+    url=cfg["git_url"],
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    keywords=cfg["keywords"].split(),
+    packages=find_packages(include=["u2c", "u2c.*"]),
+    package_data={"u2c": ["py.typed", "data/*"]},
+    python_requires=">=" + cfg["min_python"],
+    install_requires=lines("requirements"),
+    extras_require={"dev": lines("dev_requirements")},
+    entry_points={"nbdev": ["u2c=u2c._modidx:d"]},  # lets nbdev link names to their pages
+    zip_safe=False,
+)
