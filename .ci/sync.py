@@ -25,6 +25,11 @@ def write_readme() -> None:
     nb.cells = [c for c in nb.cells if not (c.cell_type == "code" and HIDDEN.search(c.source))]
     for cell in nb.cells:
         if cell.cell_type == "code":
+            if re.search(r"^#\|\s*echo:\s*false", cell.source, re.M):  # the output alone
+                text = "".join(o.get("text", "") for o in cell.outputs)
+                cell.update(cell_type="markdown", source=f"```\n{text.strip()}\n```")
+                del cell["outputs"], cell["execution_count"]
+                continue
             cell.source = re.sub(r"^#\|.*\n", "", cell.source, flags=re.M)
             shown = {kind for o in cell.outputs for kind in o.get("data", {})}
             if any(kind.startswith("image/") for kind in shown):

@@ -6,18 +6,18 @@
 __all__ = ['ArrayLike', 'as_tensor', 'check_finite', 'check_matrix', 'check_logits', 'check_labels', 'check_features', 'Outputs',
            'in_domain_labels', 'blocks', 'widen', 'seeded', 'Fitted']
 
-# %% ../nbs/00_core.ipynb #da497c40
-from collections.abc import Iterator, Sequence
+# %% ../nbs/00_core.ipynb #ebda5d85
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-# %% ../nbs/00_core.ipynb #832e86af
+# %% ../nbs/00_core.ipynb #aabfa271
 ArrayLike = Tensor | np.ndarray | Sequence
 
-# %% ../nbs/00_core.ipynb #3e50ef6e
+# %% ../nbs/00_core.ipynb #47f744c4
 def as_tensor(
     x: ArrayLike,  # a tensor, an array or nested numbers
     name: str,  # what the caller calls it, for the error
@@ -31,7 +31,7 @@ def as_tensor(
     plain = x.flags.writeable and all(s >= 0 for s in x.strides)
     return torch.as_tensor(x if plain else x.copy())
 
-# %% ../nbs/00_core.ipynb #b36ee558
+# %% ../nbs/00_core.ipynb #c9f76687
 def check_finite(
     x: Tensor,  # any shape, not empty
     name: str,  # for the error
@@ -42,7 +42,7 @@ def check_finite(
         bad = int((~torch.isfinite(x)).sum())
         raise ValueError(f"{name}: found {bad} nan or inf among {x.numel()} values, expected finite numbers")
 
-# %% ../nbs/00_core.ipynb #12306f2e
+# %% ../nbs/00_core.ipynb #98483728
 def check_matrix(
     x: ArrayLike,  # (n, d)
     name: str,  # for the error
@@ -55,7 +55,7 @@ def check_matrix(
     check_finite(x, name)
     return x
 
-# %% ../nbs/00_core.ipynb #e77ad243
+# %% ../nbs/00_core.ipynb #ed1904d1
 def check_logits(
     x: ArrayLike,  # (n, c)
 ) -> Tensor:  # (n, c), floating point
@@ -66,7 +66,7 @@ def check_logits(
         raise ValueError("logits: found rows >= 0 that sum to 1, which are probabilities, expected logits (the log of them will do)")
     return x
 
-# %% ../nbs/00_core.ipynb #c80065df
+# %% ../nbs/00_core.ipynb #b2acd189
 def check_labels(
     y: ArrayLike,  # (n,) whole numbers
     n: int,  # rows that it must match
@@ -83,7 +83,7 @@ def check_labels(
     if low < 0 or high > largest: raise ValueError(f"labels: found {low}..{high}, expected 0..{largest}{note}")
     return y.long()
 
-# %% ../nbs/00_core.ipynb #d9c06d31
+# %% ../nbs/00_core.ipynb #b91acc74
 def check_features(
     x: ArrayLike,  # (n, d)
     logits: Tensor,  # (n, c), checked
@@ -94,7 +94,7 @@ def check_features(
     if x.device != logits.device: raise ValueError(f"features: found on {x.device}, expected {logits.device}, where the logits are")
     return x
 
-# %% ../nbs/00_core.ipynb #b1acfa5d
+# %% ../nbs/00_core.ipynb #c61e448d
 class Outputs:
     "What a classifier says about n inputs; label c means abstain"
     def __init__(
@@ -118,19 +118,19 @@ class Outputs:
     @property
     def device(self) -> torch.device: return self.logits.device
 
-    def map(self, f) -> "Outputs":
+    def map(self, f: Callable[[Tensor], Tensor]) -> "Outputs":
         "`f` of each part that is there"
         return Outputs(*(None if x is None else f(x) for x in (self.features, self.logits, self.labels)))
 
-    def to(self, device) -> "Outputs": return self.map(lambda x: x.to(device))
+    def to(self, device: torch.device | str) -> "Outputs": return self.map(lambda x: x.to(device))
 
-    def __getitem__(self, rows) -> "Outputs": return self.map(lambda x: x[rows])
+    def __getitem__(self, rows: slice | Tensor | np.ndarray | list) -> "Outputs": return self.map(lambda x: x[rows])
 
     def __repr__(self) -> str:
         shape = lambda x: None if x is None else tuple(x.shape)
         return f"Outputs(features={shape(self.features)}, logits={shape(self.logits)}, labels={shape(self.labels)}, device={self.device})"
 
-# %% ../nbs/00_core.ipynb #9eb43e2b
+# %% ../nbs/00_core.ipynb #09c7b3e0
 def in_domain_labels(
     va: Outputs,  # validation data
 ) -> Tensor:  # (n,) labels in 0..c-1
@@ -140,7 +140,7 @@ def in_domain_labels(
         raise ValueError(f"labels: found {out} rows labelled {va.n_classes} (abstain), expected in-domain rows 0..{va.n_classes - 1} only to fit on")
     return va.labels
 
-# %% ../nbs/00_core.ipynb #8dc3fe2c
+# %% ../nbs/00_core.ipynb #dd2a73d0
 def blocks(
     *xs: Tensor,  # tensors with the same number of rows, the first one a matrix
     size: int = 2**18,  # entries of the first that a block holds: 2 MB in float64
@@ -149,14 +149,14 @@ def blocks(
     rows = max(1, size // xs[0].shape[1])
     return zip(*(x.split(rows) for x in xs))
 
-# %% ../nbs/00_core.ipynb #37759f51
+# %% ../nbs/00_core.ipynb #b5f90fec
 def widen(
     x: Tensor,
 ) -> Tensor:  # float16 and bfloat16 become float32, all else stays
     "`x` in at least single precision"
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
-# %% ../nbs/00_core.ipynb #57375f8c
+# %% ../nbs/00_core.ipynb #ea035f4f
 @contextmanager
 def seeded(
     seed: int,  # decides every random number drawn inside
@@ -169,7 +169,7 @@ def seeded(
         yield
     finally: generator.set_state(state)
 
-# %% ../nbs/00_core.ipynb #7d669415
+# %% ../nbs/00_core.ipynb #603736c2
 class Fitted(nn.Module):
     "A module whose state comes from `fit`: buffers that are None before"
     def __init__(

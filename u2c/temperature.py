@@ -5,16 +5,17 @@
 # %% auto #0
 __all__ = ['slopes', 'end_slopes', 'newton', 'adam_tau', 'degenerate', 'fit_temperature', 'tempered_lse']
 
-# %% ../nbs/02_temperature.ipynb #7c503a3f
+# %% ../nbs/02_temperature.ipynb #5085fc61
 import math
 import warnings
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from .core import ArrayLike, blocks, check_labels, check_logits, widen
 
-# %% ../nbs/02_temperature.ipynb #6fa2ebf0
+# %% ../nbs/02_temperature.ipynb #5fcadb65
 def slopes(
     logits: Tensor,  # (n, c)
     labels: Tensor,  # (n,) in 0..c-1
@@ -33,7 +34,7 @@ def slopes(
         second += (square - mean**2).sum().item()
     return first / len(logits), max(second, 0.0) / len(logits)
 
-# %% ../nbs/02_temperature.ipynb #2fcc443b
+# %% ../nbs/02_temperature.ipynb #a4020ab4
 def end_slopes(
     logits: Tensor,  # (n, c)
     labels: Tensor,  # (n,) in 0..c-1
@@ -49,9 +50,9 @@ def end_slopes(
         spread += (top - f.amin(1)).sum().item()
     return start / len(logits), end / len(logits), spread / len(logits)
 
-# %% ../nbs/02_temperature.ipynb #2985d349
+# %% ../nbs/02_temperature.ipynb #d610b9fd
 def newton(
-    slopes_at,  # beta -> (first, second derivative) of a convex function
+    slopes_at: Callable[[float], tuple[float, float]],  # beta -> (first, second derivative) of a convex function
     low: float,  # the minimum lies between `low` ...
     high: float,  # ... and `high`, both positive
     start: float = 1.0,
@@ -68,9 +69,9 @@ def newton(
         beta = new
     return beta
 
-# %% ../nbs/02_temperature.ipynb #3e23b588
+# %% ../nbs/02_temperature.ipynb #baa8d6ec
 def adam_tau(
-    slope_at,  # tau -> derivative of the loss in tau
+    slope_at: Callable[[float], float],  # tau -> derivative of the loss in tau
     low: float,  # the smallest temperature allowed
     steps: int = 10_000,
     lr: float = 1e-3,
@@ -84,7 +85,7 @@ def adam_tau(
         tau = max(tau - step, low)
     return tau, abs(step)
 
-# %% ../nbs/02_temperature.ipynb #578a422f
+# %% ../nbs/02_temperature.ipynb #25332c5e
 def degenerate(
     at_zero: float,  # L'(0)
     at_inf: float,  # L'(inf)
@@ -97,7 +98,7 @@ def degenerate(
     if at_zero >= 0: return high, "the labels' logits are no larger than average, so the best temperature is infinite and this is the bound"
     return None
 
-# %% ../nbs/02_temperature.ipynb #d869ace1
+# %% ../nbs/02_temperature.ipynb #a21ce349
 def fit_temperature(
     logits: ArrayLike,  # (n, c) of in-domain validation data
     labels: ArrayLike,  # (n,) in 0..c-1
@@ -117,7 +118,7 @@ def fit_temperature(
     if why: warnings.warn(f"fit_temperature: tau = {tau:.4g}: {why}", stacklevel=2)
     return tau
 
-# %% ../nbs/02_temperature.ipynb #390c498b
+# %% ../nbs/02_temperature.ipynb #c4f0c5f3
 def tempered_lse(
     logits: Tensor,  # (n, c)
     tau: float | Tensor = 1.0,

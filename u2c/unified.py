@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['make_link', 'sigmoid', 'linear_gradient', 'segments', 'mlp_gradient', 'adam', 'fit_link', 'U2C']
 
-# %% ../nbs/05_unified.ipynb #db4f099f
+# %% ../nbs/05_unified.ipynb #36795949
 import warnings
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ from .reject import Calibrator
 from .scorers import Scorer
 from .temperature import tempered_lse
 
-# %% ../nbs/05_unified.ipynb #334e1d86
+# %% ../nbs/05_unified.ipynb #99417405
 def make_link(
     link: str = "mlp",  # "mlp": 1 -> hidden -> ReLU -> 1; "linear": 1 -> 1
     hidden: int = 64,  # units of the mlp
@@ -31,14 +31,14 @@ def make_link(
         layers = [nn.Linear(1, hidden), nn.ReLU(), nn.Linear(hidden, 1)] if link == "mlp" else [nn.Linear(1, 1)]
     return nn.Sequential(*layers).double().requires_grad_(False)
 
-# %% ../nbs/05_unified.ipynb #73a3b70b
+# %% ../nbs/05_unified.ipynb #dc54ba06
 def sigmoid(
     z: np.ndarray,
 ) -> np.ndarray:
     "The logistic function, by PyTorch: its vectorized exp is faster than numpy's"
     return torch.sigmoid(torch.from_numpy(z)).numpy()
 
-# %% ../nbs/05_unified.ipynb #2737cdbe
+# %% ../nbs/05_unified.ipynb #2a4462c4
 def linear_gradient(
     u: np.ndarray,  # (n,)
     lse: np.ndarray,  # (n,)
@@ -50,7 +50,7 @@ def linear_gradient(
         return np.array([g @ u, g.sum()]) / len(u)
     return gradient
 
-# %% ../nbs/05_unified.ipynb #a692801c
+# %% ../nbs/05_unified.ipynb #5a48ab15
 def segments(
     u: np.ndarray,  # (n,) ascending
     w: np.ndarray,  # (h,) slopes of the hidden units
@@ -63,7 +63,7 @@ def segments(
     start = np.concatenate([[0], cut[order]])
     return order, start, np.diff(start, append=len(u))
 
-# %% ../nbs/05_unified.ipynb #0ade3a66
+# %% ../nbs/05_unified.ipynb #99aa7151
 def mlp_gradient(
     u: np.ndarray,  # (n,) ascending
     lse: np.ndarray,  # (n,)
@@ -88,7 +88,7 @@ def mlp_gradient(
         return np.concatenate([v * H, v * G, w * H + b * G, [g.sum()]]) / len(u)
     return gradient
 
-# %% ../nbs/05_unified.ipynb #3722b7fc
+# %% ../nbs/05_unified.ipynb #1e61a099
 def adam(
     gradient: Callable[[np.ndarray], np.ndarray],
     p: np.ndarray,  # where to start
@@ -105,7 +105,7 @@ def adam(
         p -= lr / (1 - 0.9**t) * m / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
     return p
 
-# %% ../nbs/05_unified.ipynb #4cd06258
+# %% ../nbs/05_unified.ipynb #5c9fa1e6
 def fit_link(
     u: Tensor,  # (n,) scores of in-domain data
     lse: Tensor,  # (n,) log-sum-exp of their tempered logits
@@ -126,7 +126,7 @@ def fit_link(
     nn.utils.vector_to_parameters(torch.from_numpy(p), net.parameters())
     return net.to(u.device).requires_grad_(False)
 
-# %% ../nbs/05_unified.ipynb #ce13b9c7
+# %% ../nbs/05_unified.ipynb #4e5120d8
 class U2C(Calibrator):
     "Unified uncertainty calibration: softmax over the tempered logits and tau_u(u(x))"
     def __init__(

@@ -1,0 +1,143 @@
+"What must hold for any data."
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from u2c.core import Outputs
+from u2c.metrics import aurc, auroc, ece, err, nll
+from u2c.reject import RejectOrClassify
+from u2c.scorers import make_scorer
+from u2c.temperature import fit_temperature
+from u2c.unified import U2C, mlp_gradient
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # tiny random data draw every warning there is
+quick = settings(max_examples=25, deadline=None, derandomize=True)
+
+
+def random_outputs(seed, n=60, c=4, d=5, dtype=torch.float64):
+    g = torch.Generator().manual_seed(seed)
+    y = torch.randint(c, (n,), generator=g)
+    phi = torch.rand(n, d, generator=g, dtype=dtype) + torch.rand(c, d, generator=g, dtype=dtype)[y]
+    logits = torch.randn(n, c, generator=g, dtype=dtype) * 2 + 2 * torch.nn.functional.one_hot(y, c)
+    return Outputs(phi, logits, y), (torch.randn(c, d, generator=g), torch.randn(c, generator=g))
+
+
+def scorer(name, head):
+    return make_scorer(name, **{"ash": {"head": head}, "knn": {"k": 3}}.get(name, {}))
+
+
+def method(kind, scorer):
+    return RejectOrClassify(scorer) if kind == "rc" else U2C(scorer, link=kind, steps=60)
+
+
+seeds = st.integers(0, 10**6)
+names = st.sampled_from(["maxlogit", "ash", "mahalanobis", "knn"])
+kinds = st.sampled_from(["rc", "mlp", "linear"])
+
+
+@quick
+@given(seeds, names, kinds, st.integers(1, 6), st.integers(1, 80), st.sampled_from([torch.float16, torch.bfloat16, torch.float32, torch.float64]))
+def test_rows_are_probabilities(seed, name, kind, c, n, dtype):
+    va, head = random_outputs(seed, max(n, 3), c)
+    va = va.map(lambda x: x.to(dtype) if x.is_floating_point() else x)
+    p = method(kind, scorer(name, head)).fit(va).predict_proba(va)
+    assert p.shape == (len(va), c + 1) and p.dtype == torch.promote_types(dtype, torch.float32)
+    assert (p >= 0).all() and torch.allclose(p.sum(1), torch.ones((), dtype=p.dtype), atol=1e-5)
+
+
+@quick
+@given(seeds, names, kinds)
+def test_permutation_of_rows_permutes_the_output(seed, name, kind):
+    va, head = random_outputs(seed)
+    te, _ = random_outputs(seed + 1)
+    rows = torch.randperm(len(te), generator=torch.Generator().manual_seed(seed))
+    model = method(kind, scorer(name, head)).fit(va)
+    p = model.predict_proba(te)
+    torch.testing.assert_close(model.predict_proba(te[rows]), p[rows], atol=1e-6, rtol=0)
+    # and the order of the rows that it was fitted on does not matter
+    torch.testing.assert_close(method(kind, scorer(name, head)).fit(va[rows]).predict_proba(te), p, atol=1e-5, rtol=0)
+    assert ece(p, te.labels) == pytest.approx(ece(p[rows], te.labels[rows]), abs=1e-12)
+
+
+@quick
+@given(seeds, st.sampled_from(["mahalanobis", "knn"]), kinds)
+def test_a_constant_added_to_a_row_of_logits(seed, name, kind):
+    "tau, u of features, RC and the classes among themselves stay; only U2C's odds of abstaining may move"
+    va, head = random_outputs(seed)
+    shift = torch.randn(len(va), 1, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) * 5
+    moved = Outputs(va.features, va.logits + shift, va.labels)
+    assert fit_temperature(moved.logits, moved.labels) == pytest.approx(fit_temperature(va.logits, va.labels), rel=1e-9)
+    model = method(kind, scorer(name, head)).fit(va)
+    p, q = model.predict_proba(va), model.predict_proba(moved)
+    if kind == "rc":
+        torch.testing.assert_close(p, q)
+    torch.testing.assert_close(p[:, :-1] * q[:, :-1].sum(1, keepdim=True), q[:, :-1] * p[:, :-1].sum(1, keepdim=True))
+    torch.testing.assert_close(model.scorer.score(va), model.scorer.score(moved))
+
+
+@quick
+@given(seeds, names, st.sampled_from(["mlp", "linear"]))
+def test_tau_u_at_minus_infinity_is_the_tempered_softmax(seed, name, link):
+    va, head = random_outputs(seed)
+    model = U2C(scorer(name, head), link=link, steps=60).fit(va)
+    model.tau_u[-1].bias.fill_(-torch.inf)
+    p = model.predict_proba(va)
+    torch.testing.assert_close(p, torch.cat([(va.logits / model.tau).softmax(1), torch.zeros(len(va), 1, dtype=p.dtype)], 1))
+
+
+@quick
+@given(seeds, names, kinds)
+def test_inputs_and_random_state_are_left_alone(seed, name, kind):
+    va, head = random_outputs(seed)
+    before = [x.clone() for x in (va.features, va.logits, va.labels, *head)]
+    torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()
+    first = method(kind, scorer(name, head)).fit(va).predict_proba(va)
+    assert all(torch.equal(a, b) for a, b in zip(before, (va.features, va.logits, va.labels, *head)))
+    assert torch.equal(torch_state, torch.get_rng_state()) and (numpy_state == np.random.get_state()[1]).all()
+    torch.rand(3), np.random.rand(3)  # other random numbers drawn in between change nothing
+    assert torch.equal(method(kind, scorer(name, head)).fit(va).predict_proba(va), first)
+
+
+@quick
+@given(seeds, st.floats(1e-3, 1e3))
+def test_temperature_follows_the_scale_of_the_logits(seed, scale):
+    va, _ = random_outputs(seed)
+    assert fit_temperature(va.logits * scale, va.labels) == pytest.approx(scale * fit_temperature(va.logits, va.labels), rel=1e-7)
+
+
+@quick
+@given(seeds, st.integers(1, 40), st.integers(1, 9), st.booleans())
+def test_prefix_sums_are_the_gradient(seed, n, h, ties):
+    g = torch.Generator().manual_seed(seed)
+    u = torch.randn(n, generator=g, dtype=torch.float64).sort().values
+    if ties:
+        u = u.round()
+    lse, abstain = torch.randn(n, generator=g, dtype=torch.float64) * 3, torch.rand(n, generator=g) < 0.3
+    p = torch.randn(3 * h + 1, generator=g, dtype=torch.float64, requires_grad=True)
+    w, b, v = p[:-1].reshape(3, -1)
+    z = (u[:, None] * w + b).relu() @ v + p[-1]
+    (torch.logaddexp(lse, z) - torch.where(abstain, z, 0)).mean().backward()
+    ours = mlp_gradient(u.numpy(), lse.numpy(), abstain.numpy())(p.detach().numpy())
+    np.testing.assert_allclose(ours, p.grad, atol=1e-12)
+
+
+@quick
+@given(seeds, st.integers(2, 6), st.integers(1, 60), st.integers(1, 20), st.booleans(), st.booleans())
+def test_metrics_stay_in_range(seed, c, n, n_bins, closed, mass):
+    rng = np.random.default_rng(seed)
+    p, y = rng.dirichlet(np.full(c, 0.3), n), rng.integers(c, size=n)
+    assert 0 <= err(p, y) <= 1 and nll(p, y) >= 0
+    assert 0 <= ece(p, y, n_bins, closed, mass) <= ece(p, y, n_bins, closed, mass, norm="l2") + 1e-12 <= ece(p, y, n_bins, closed, mass, norm="max") + 2e-12 <= 1 + 3e-12
+    a, b = rng.normal(size=n).round(1), rng.normal(size=n).round(1)
+    assert auroc(a, b) == pytest.approx(1 - auroc(b, a), abs=1e-12)
+    assert aurc(a, y == 0) == pytest.approx(aurc(np.exp(a), y == 0), abs=1e-12)  # only the order of u counts
+
+
+def test_seed_decides():
+    va, _ = random_outputs(0)
+    fit = lambda seed: U2C("mahalanobis", seed=seed, steps=60).fit(va).predict_proba(va)
+    assert torch.equal(fit(0), fit(0)) and not torch.equal(fit(0), fit(1))
