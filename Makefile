@@ -50,4 +50,4 @@ key:  ## print the key of the environment that these pins and this Python need
 	@echo $(KEY)
 
 clean:  ## remove the environment and what runs left behind
-	rm -rf .venv _runs _docs _proc build dist *.egg-info .pytest_cache .hypothesis
+	rm -rf .venv _runs _docs _proc build dist *.egg-info .pytest_cache .mypy_cache .hypothesis

@@ -86,6 +86,11 @@ def test_public_functions_are_annotated(name, f):
     assert f.__doc__ or name.split(".")[-1].startswith("__") or f.__name__ in ("to", "n_classes", "device", "extended_logits", "extra_repr")
 
 
+def test_types_are_consistent():
+    done = subprocess.run([sys.executable, "-m", "mypy", "u2c"], capture_output=True, text=True, cwd=root)
+    assert done.returncode == 0, done.stdout
+
+
 def cells(path, kind):
     return [c for c in json.loads(path.read_text())["cells"] if c["cell_type"] == kind]
 

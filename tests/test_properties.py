@@ -1,6 +1,4 @@
 "What must hold for any data."
-import warnings
-
 import numpy as np
 import pytest
 import torch

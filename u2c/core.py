@@ -6,7 +6,7 @@
 __all__ = ['ArrayLike', 'as_tensor', 'check_finite', 'check_matrix', 'check_logits', 'check_labels', 'check_features', 'Outputs',
            'in_domain_labels', 'blocks', 'widen', 'seeded', 'Fitted']
 
-# %% ../nbs/00_core.ipynb #ebda5d85
+# %% ../nbs/00_core.ipynb #a3198756
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-# %% ../nbs/00_core.ipynb #aabfa271
+# %% ../nbs/00_core.ipynb #c44d50c0
 ArrayLike = Tensor | np.ndarray | Sequence
 
-# %% ../nbs/00_core.ipynb #47f744c4
+# %% ../nbs/00_core.ipynb #0a74d570
 def as_tensor(
     x: ArrayLike,  # a tensor, an array or nested numbers
     name: str,  # what the caller calls it, for the error
@@ -31,7 +31,7 @@ def as_tensor(
     plain = x.flags.writeable and all(s >= 0 for s in x.strides)
     return torch.as_tensor(x if plain else x.copy())
 
-# %% ../nbs/00_core.ipynb #c9f76687
+# %% ../nbs/00_core.ipynb #f6d4f8ab
 def check_finite(
     x: Tensor,  # any shape, not empty
     name: str,  # for the error
@@ -42,7 +42,7 @@ def check_finite(
         bad = int((~torch.isfinite(x)).sum())
         raise ValueError(f"{name}: found {bad} nan or inf among {x.numel()} values, expected finite numbers")
 
-# %% ../nbs/00_core.ipynb #98483728
+# %% ../nbs/00_core.ipynb #d3b4d7f9
 def check_matrix(
     x: ArrayLike,  # (n, d)
     name: str,  # for the error
@@ -55,7 +55,7 @@ def check_matrix(
     check_finite(x, name)
     return x
 
-# %% ../nbs/00_core.ipynb #ed1904d1
+# %% ../nbs/00_core.ipynb #32641446
 def check_logits(
     x: ArrayLike,  # (n, c)
 ) -> Tensor:  # (n, c), floating point
@@ -66,14 +66,15 @@ def check_logits(
         raise ValueError("logits: found rows >= 0 that sum to 1, which are probabilities, expected logits (the log of them will do)")
     return x
 
-# %% ../nbs/00_core.ipynb #b2acd189
+# %% ../nbs/00_core.ipynb #69fabaa9
 def check_labels(
-    y: ArrayLike,  # (n,) whole numbers
+    y: ArrayLike | None,  # (n,) whole numbers
     n: int,  # rows that it must match
     largest: int,  # largest label that is allowed
     note: str = "",  # what the labels mean, for the error
 ) -> Tensor:  # (n,) int64
     "One label in 0..`largest` for each of `n` rows"
+    if y is None: raise ValueError(f"labels: found None, expected {n} whole numbers")
     y = as_tensor(y, "labels")
     if tuple(y.shape) != (n,): raise ValueError(f"labels: found shape {tuple(y.shape)}, expected ({n},), one for each row of the logits")
     if y.is_meta: return y.long()
@@ -83,7 +84,7 @@ def check_labels(
     if low < 0 or high > largest: raise ValueError(f"labels: found {low}..{high}, expected 0..{largest}{note}")
     return y.long()
 
-# %% ../nbs/00_core.ipynb #b91acc74
+# %% ../nbs/00_core.ipynb #503f7c24
 def check_features(
     x: ArrayLike,  # (n, d)
     logits: Tensor,  # (n, c), checked
@@ -94,7 +95,7 @@ def check_features(
     if x.device != logits.device: raise ValueError(f"features: found on {x.device}, expected {logits.device}, where the logits are")
     return x
 
-# %% ../nbs/00_core.ipynb #c61e448d
+# %% ../nbs/00_core.ipynb #e95a6ac4
 class Outputs:
     "What a classifier says about n inputs; label c means abstain"
     def __init__(
@@ -130,7 +131,7 @@ class Outputs:
         shape = lambda x: None if x is None else tuple(x.shape)
         return f"Outputs(features={shape(self.features)}, logits={shape(self.logits)}, labels={shape(self.labels)}, device={self.device})"
 
-# %% ../nbs/00_core.ipynb #09c7b3e0
+# %% ../nbs/00_core.ipynb #f69370e2
 def in_domain_labels(
     va: Outputs,  # validation data
 ) -> Tensor:  # (n,) labels in 0..c-1
@@ -140,7 +141,7 @@ def in_domain_labels(
         raise ValueError(f"labels: found {out} rows labelled {va.n_classes} (abstain), expected in-domain rows 0..{va.n_classes - 1} only to fit on")
     return va.labels
 
-# %% ../nbs/00_core.ipynb #dd2a73d0
+# %% ../nbs/00_core.ipynb #2d27ef23
 def blocks(
     *xs: Tensor,  # tensors with the same number of rows, the first one a matrix
     size: int = 2**18,  # entries of the first that a block holds: 2 MB in float64
@@ -149,14 +150,14 @@ def blocks(
     rows = max(1, size // xs[0].shape[1])
     return zip(*(x.split(rows) for x in xs))
 
-# %% ../nbs/00_core.ipynb #b5f90fec
+# %% ../nbs/00_core.ipynb #b01b8eb3
 def widen(
     x: Tensor,
 ) -> Tensor:  # float16 and bfloat16 become float32, all else stays
     "`x` in at least single precision"
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
-# %% ../nbs/00_core.ipynb #ea035f4f
+# %% ../nbs/00_core.ipynb #775101b2
 @contextmanager
 def seeded(
     seed: int,  # decides every random number drawn inside
@@ -169,7 +170,7 @@ def seeded(
         yield
     finally: generator.set_state(state)
 
-# %% ../nbs/00_core.ipynb #603736c2
+# %% ../nbs/00_core.ipynb #81956125
 class Fitted(nn.Module):
     "A module whose state comes from `fit`: buffers that are None before"
     def __init__(

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Digits', 'digits_outputs', 'compare', 'render', 'verdict', 'main']
 
-# %% ../nbs/tutorials/digits.ipynb #2d19b80a
+# %% ../nbs/tutorials/digits.ipynb #26878d3a
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from .reject import Calibrator, RejectOrClassify
 from .scorers import make_scorer
 from .unified import U2C
 
-# %% ../nbs/tutorials/digits.ipynb #741a05b3
+# %% ../nbs/tutorials/digits.ipynb #31c06548
 class Digits(NamedTuple):
     "A small classifier's outputs on digits"
     va: Outputs  # known digits, to fit on
@@ -26,12 +26,12 @@ class Digits(NamedTuple):
     unknown: Outputs  # digits it has never seen: label 8, abstain
     head: tuple[Tensor, Tensor]  # weight and bias of its last layer
 
-# %% ../nbs/tutorials/digits.ipynb #469cf524
+# %% ../nbs/tutorials/digits.ipynb #bfdd091f
 def digits_outputs(
     seed: int = 0,  # decides the splits and the network
 ) -> Digits:
     "Train a small network on the digits 0 to 7, and collect its outputs"
-    from sklearn.datasets import load_digits  # needed for this demonstration only
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # for this demonstration only
     x, y = (torch.as_tensor(a) for a in load_digits(return_X_y=True))
     x = x.float() / 16
     with seeded(seed):
@@ -49,7 +49,7 @@ def digits_outputs(
     out = (y >= 8).nonzero()[:, 0]
     return Digits(outputs(va, y[va]), outputs(te, y[te]), outputs(out, torch.full_like(out, 8)), (head.weight.detach(), head.bias.detach()))
 
-# %% ../nbs/tutorials/digits.ipynb #4e08e6b9
+# %% ../nbs/tutorials/digits.ipynb #5ca51341
 def compare(
     seeds: int = 5,  # how many runs
 ) -> dict[tuple[str, str, str], np.ndarray]:  # (dataset, metric, scorer) -> (seeds, 2) values of RC and U2C, in percent
@@ -65,7 +65,7 @@ def compare(
                     table.setdefault((name, metric.__name__, scorer), []).append([100 * metric(p, x.labels) for p in probs])
     return {k: np.array(v) for k, v in table.items()}
 
-# %% ../nbs/tutorials/digits.ipynb #ec05ecf9
+# %% ../nbs/tutorials/digits.ipynb #bd5ee6d0
 def render(
     table: dict[tuple[str, str, str], np.ndarray],  # what `compare` returns
 ) -> str:  # a table for a terminal
@@ -78,7 +78,7 @@ def render(
         rows.append(f"{name:8}{metric:4}" + "".join(f"{np.mean(v[:, 0]):.1f} {change(v)}".rjust(22) for v in cells))
     return "\n".join(rows)
 
-# %% ../nbs/tutorials/digits.ipynb #9cfe27ee
+# %% ../nbs/tutorials/digits.ipynb #3190edd2
 def verdict(
     table: dict[tuple[str, str, str], np.ndarray],  # what `compare` returns
 ) -> str:  # two lines
@@ -91,12 +91,12 @@ def verdict(
         lines.append(f"{metric}: U2C is better in {count(mean < 0)}, worse in {count(mean > 0)}")
     return "\n".join(lines)
 
-# %% ../nbs/tutorials/digits.ipynb #17780d55
+# %% ../nbs/tutorials/digits.ipynb #7c03a6b8
 def main() -> None:
     "What `make reproduce` prints"
     torch.set_num_threads(1)  # small matrices: threads would only wait for each other
     print("scikit-learn's digits: 0-7 known, 8 and 9 unknown. Percent, mean of 5 runs: RC (change by U2C ± its standard deviation).")
     print(render(table := compare()), verdict(table), sep="\n\n")
 
-# %% ../nbs/tutorials/digits.ipynb #3e64e8d0
+# %% ../nbs/tutorials/digits.ipynb #c482d617
 if __name__ == "__main__": main()

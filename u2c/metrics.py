@@ -6,7 +6,7 @@
 __all__ = ['check_probs', 'err', 'Bins', 'confidence_bins', 'reliability_bins', 'ece', 'nll', 'check_scores', 'detections',
            'auroc', 'aupr', 'fpr_at_tpr', 'risk_coverage', 'aurc']
 
-# %% ../nbs/01_metrics.ipynb #2d729f37
+# %% ../nbs/01_metrics.ipynb #5f09e82e
 from typing import NamedTuple
 
 import numpy as np
@@ -15,10 +15,10 @@ from torch import Tensor
 
 from .core import ArrayLike, as_tensor, check_finite, check_labels, check_matrix, widen
 
-# %% ../nbs/01_metrics.ipynb #be91cbfa
+# %% ../nbs/01_metrics.ipynb #ac6924ee
 def check_probs(
     probs: ArrayLike,  # (n, c+1)
-    labels: ArrayLike,  # (n,)
+    labels: ArrayLike | None,  # (n,)
     log: bool = False,  # are they log-probabilities?
 ) -> tuple[Tensor, Tensor]:  # both checked, on one device
     "Rows that are probability vectors, and a label for each"
@@ -34,24 +34,24 @@ def check_probs(
         raise ValueError(f"{name}: found a row that sums to {float(total[(total - 1).abs().argmax()]):.4g}, expected probabilities, which sum to 1")
     return p, check_labels(labels, len(p), p.shape[1] - 1).to(p.device)
 
-# %% ../nbs/01_metrics.ipynb #ce9e139d
+# %% ../nbs/01_metrics.ipynb #931074ee
 def err(
     probs: ArrayLike,  # (n, c+1) probabilities, the last column for abstaining
-    labels: ArrayLike,  # (n,) in 0..c, c for abstaining
+    labels: ArrayLike | None,  # (n,) in 0..c, c for abstaining
 ) -> float:  # in [0, 1]
     "The share of rows whose most probable class is not their label"
     p, y = check_probs(probs, labels)
     return (p.argmax(1) != y).double().mean().item()
 
-# %% ../nbs/01_metrics.ipynb #3dcdc78c
+# %% ../nbs/01_metrics.ipynb #0db2625c
 class Bins(NamedTuple):
     "Rows grouped by confidence; an empty bin has nan for accuracy and confidence"
     edges: Tensor  # (bins + 1,) where one bin ends and the next begins
-    count: Tensor  # (bins,) rows in it
+    rows: Tensor  # (bins,) how many rows it holds
     confidence: Tensor  # (bins,) their mean confidence
     accuracy: Tensor  # (bins,) the share of them that is right
 
-# %% ../nbs/01_metrics.ipynb #8ee65728
+# %% ../nbs/01_metrics.ipynb #1098abbb
 def confidence_bins(
     confidence: Tensor,  # (n,) in [0, 1]
     n_bins: int = 15,
@@ -67,10 +67,10 @@ def confidence_bins(
     bins = torch.bucketize(confidence, edges, right=True) - 1
     return (edges, bins.clamp_max(n_bins - 1)) if closed else (torch.cat([edges, edges[-1:]]), bins)
 
-# %% ../nbs/01_metrics.ipynb #e3fdecde
+# %% ../nbs/01_metrics.ipynb #d54b8741
 def reliability_bins(
     probs: ArrayLike,  # (n, c+1) probabilities
-    labels: ArrayLike,  # (n,) in 0..c
+    labels: ArrayLike | None,  # (n,) in 0..c
     n_bins: int = 15,
     closed: bool = True,  # 1.0 in the last bin, or in one of its own
     mass: bool = False,  # equal-mass bins, or equal-width ones
@@ -84,10 +84,10 @@ def reliability_bins(
     count = total(torch.ones_like(confidence))
     return Bins(edges, count.long(), total(confidence) / count, total(prediction == y) / count)
 
-# %% ../nbs/01_metrics.ipynb #642e2e7a
+# %% ../nbs/01_metrics.ipynb #2861a2e4
 def ece(
     probs: ArrayLike,  # (n, c+1) probabilities, the last column for abstaining
-    labels: ArrayLike,  # (n,) in 0..c, c for abstaining
+    labels: ArrayLike | None,  # (n,) in 0..c, c for abstaining
     n_bins: int = 15,
     closed: bool = True,  # 1.0 in the last bin; False is torchmetrics' binning, with a bin of its own for 1.0
     mass: bool = False,  # equal-mass bins, or equal-width ones
@@ -95,17 +95,17 @@ def ece(
 ) -> float:  # in [0, 1]
     "The gap between confidence and accuracy, over bins"
     b = reliability_bins(probs, labels, n_bins, closed, mass)
-    full = b.count > 0
-    gap, share = (b.confidence - b.accuracy).abs()[full], b.count[full] / b.count.sum()
+    full = b.rows > 0
+    gap, share = (b.confidence - b.accuracy).abs()[full], b.rows[full] / b.rows.sum()
     if norm == "l1": return (gap * share).sum().item()
     if norm == "l2": return (gap**2 * share).sum().sqrt().item()
     if norm == "max": return gap.max().item()
     raise ValueError(f"norm: found {norm!r}, expected 'l1', 'l2' or 'max'")
 
-# %% ../nbs/01_metrics.ipynb #e05e0b65
+# %% ../nbs/01_metrics.ipynb #373f6657
 def nll(
     probs: ArrayLike,  # (n, c+1) probabilities, the last column for abstaining
-    labels: ArrayLike,  # (n,) in 0..c, c for abstaining
+    labels: ArrayLike | None,  # (n,) in 0..c, c for abstaining
     floor: float = 0.0,  # added to each probability before the logarithm; the authors' code has 1e-6
     log: bool = False,  # are `probs` log-probabilities?
 ) -> float:  # infinite if some row gives its label no probability
@@ -117,7 +117,7 @@ def nll(
     if floor or not log: right = (right + floor).log()
     return -right.mean().item()
 
-# %% ../nbs/01_metrics.ipynb #6ba933d6
+# %% ../nbs/01_metrics.ipynb #ed4e9d2b
 def check_scores(
     u_in: ArrayLike,  # (n,)
     u_out: ArrayLike,  # (m,)
@@ -131,7 +131,7 @@ def check_scores(
         both.append(u.double().cpu().numpy())
     return np.concatenate(both), np.repeat([False, True], [len(u) for u in both])
 
-# %% ../nbs/01_metrics.ipynb #0b52feca
+# %% ../nbs/01_metrics.ipynb #88cabcde
 def detections(
     u_in: ArrayLike,  # (n,) in-domain scores
     u_out: ArrayLike,  # (m,) out-of-domain scores
@@ -141,7 +141,7 @@ def detections(
     values, group = np.unique(-u, return_inverse=True)
     return np.bincount(group[~out], minlength=len(values)).cumsum(), np.bincount(group[out], minlength=len(values)).cumsum()
 
-# %% ../nbs/01_metrics.ipynb #91f74b22
+# %% ../nbs/01_metrics.ipynb #4e0d8cea
 def auroc(
     u_in: ArrayLike,  # (n,) in-domain scores
     u_out: ArrayLike,  # (m,) out-of-domain scores
@@ -150,7 +150,7 @@ def auroc(
     false, true = (np.concatenate([[0], x]) / x[-1] for x in detections(u_in, u_out))
     return float(np.trapezoid(true, false))
 
-# %% ../nbs/01_metrics.ipynb #d7776568
+# %% ../nbs/01_metrics.ipynb #1f35505d
 def aupr(
     u_in: ArrayLike,  # (n,) in-domain scores
     u_out: ArrayLike,  # (m,) out-of-domain scores
@@ -159,7 +159,7 @@ def aupr(
     false, true = detections(u_in, u_out)
     return float((np.diff(true, prepend=0) * true / (true + false)).sum() / true[-1])
 
-# %% ../nbs/01_metrics.ipynb #4a993c24
+# %% ../nbs/01_metrics.ipynb #fa45b3e0
 def fpr_at_tpr(
     u_in: ArrayLike,  # (n,) in-domain scores
     u_out: ArrayLike,  # (m,) out-of-domain scores
@@ -170,7 +170,7 @@ def fpr_at_tpr(
     false, true = detections(u_in, u_out)
     return float(false[np.argmax(true >= tpr * true[-1])] / false[-1])
 
-# %% ../nbs/01_metrics.ipynb #fc1568b6
+# %% ../nbs/01_metrics.ipynb #4ed8e30c
 def risk_coverage(
     u: ArrayLike,  # (n,) uncertainty: the largest are declined first
     loss: ArrayLike,  # (n,) what a row costs if answered, such as 1 for an error
@@ -185,7 +185,7 @@ def risk_coverage(
     rows = np.arange(1, len(u) + 1)
     return rows / len(u), np.repeat(mean_loss, size).cumsum() / rows
 
-# %% ../nbs/01_metrics.ipynb #eab545a4
+# %% ../nbs/01_metrics.ipynb #fe0e671e
 def aurc(
     u: ArrayLike,  # (n,) uncertainty
     loss: ArrayLike,  # (n,) what a row costs if answered

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['fit_threshold', 'Calibrator', 'RejectOrClassify']
 
-# %% ../nbs/04_reject.ipynb #9fbba9ce
+# %% ../nbs/04_reject.ipynb #b6de90f1
 import math
 import warnings
 from typing import Self
@@ -18,20 +18,20 @@ from .core import Fitted, Outputs, in_domain_labels, widen
 from .scorers import Scorer, make_scorer
 from .temperature import fit_temperature
 
-# %% ../nbs/04_reject.ipynb #1ac52d11
+# %% ../nbs/04_reject.ipynb #ae77671c
 def fit_threshold(
     u: Tensor,  # (n,) scores of in-domain data
     alpha: float = 0.95,  # the share of them below the threshold
 ) -> float:  # theta
     "The `alpha` quantile of `u`, with linear interpolation"
-    u = u.double().cpu().numpy()
-    n, theta = len(u), float(np.quantile(u, alpha))
-    if n * (1 - alpha) < 1 - 1e-9: warnings.warn(f"fit_threshold: {n} rows are too few for alpha = {alpha}, which needs {math.ceil(1 / (1 - alpha) - 1e-9)}; theta lies at the top of them", stacklevel=4)
-    rejected, meant = (u >= theta).mean(), 1 - math.ceil((n - 1) * alpha - 1e-9) / n
-    if rejected > meant + 0.01: warnings.warn(f"fit_threshold: ties at theta = {theta:.4g}: {rejected:.1%} of the rows are at or above it where {meant:.1%} were meant", stacklevel=4)
+    scores = u.double().cpu().numpy()
+    n, theta = len(scores), float(np.quantile(scores, alpha))
+    if n * (1 - alpha) < 1 - 1e-9: warnings.warn(f"fit_threshold: {n} rows are too few for alpha = {alpha}, which needs {math.ceil(1 / (1 - alpha) - 1e-9)}; theta lies at the top of them", stacklevel=3)
+    rejected, meant = (scores >= theta).mean(), 1 - math.ceil((n - 1) * alpha - 1e-9) / n
+    if rejected > meant + 0.01: warnings.warn(f"fit_threshold: ties at theta = {theta:.4g}: {rejected:.1%} of the rows are at or above it where {meant:.1%} were meant", stacklevel=3)
     return theta
 
-# %% ../nbs/04_reject.ipynb #4241ae30
+# %% ../nbs/04_reject.ipynb #f1aea167
 class Calibrator(Fitted):
     "A classifier with a reject option: c+1 probabilities, the last for abstaining"
     def __init__(
@@ -87,7 +87,7 @@ class Calibrator(Fitted):
         learned = "" if self.tau is None or self.tau.is_meta else f", tau={self.tau:.4g}, theta={self.theta:.4g}"
         return f"alpha={self.alpha}{learned}"
 
-# %% ../nbs/04_reject.ipynb #184e2e58
+# %% ../nbs/04_reject.ipynb #fb4a35a7
 class RejectOrClassify(Calibrator):
     "RC: abstain with probability 1 where u(x) >= theta, else never"
     def extended_logits(

@@ -6,7 +6,7 @@
 __all__ = ['Scorer', 'need_features', 'register_scorer', 'list_scorers', 'make_scorer', 'MaxLogit', 'binarize', 'check_head',
            'ASH']
 
-# %% ../nbs/03_scorers.ipynb #a2e09427
+# %% ../nbs/03_scorers.ipynb #2d4c65f7
 import warnings
 from typing import Any, Self
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from .core import ArrayLike, Fitted, Outputs, blocks, check_finite, check_matrix, in_domain_labels, widen
 from .temperature import tempered_lse
 
-# %% ../nbs/03_scorers.ipynb #f676abbc
+# %% ../nbs/03_scorers.ipynb #b1b8cc25
 class Scorer(Fitted):
     "An epistemic uncertainty u(x); subclasses say what `_fit` learns and how `_score` scores"
     def __init__(
@@ -52,7 +52,7 @@ class Scorer(Fitted):
 
     def _score(self, x: Outputs) -> Tensor: raise NotImplementedError
 
-# %% ../nbs/03_scorers.ipynb #872362e3
+# %% ../nbs/03_scorers.ipynb #7599b795
 def need_features(
     x: Outputs,
     scorer: str,  # who asks, for the error
@@ -64,10 +64,10 @@ def need_features(
     if width is not None and d != width: raise ValueError(f"features: found {d} columns, expected {width}, as {scorer} was given before")
     return x.features
 
-# %% ../nbs/03_scorers.ipynb #6e7dbca5
+# %% ../nbs/03_scorers.ipynb #aae700e4
 _scorers: dict[str, type[Scorer]] = {}
 
-# %% ../nbs/03_scorers.ipynb #deae52b9
+# %% ../nbs/03_scorers.ipynb #c44b6ce3
 def register_scorer(
     cls: type[Scorer],
 ) -> type[Scorer]:
@@ -75,13 +75,13 @@ def register_scorer(
     _scorers[cls.__name__.lower()] = cls
     return cls
 
-# %% ../nbs/03_scorers.ipynb #e3554766
+# %% ../nbs/03_scorers.ipynb #461c9bfa
 def list_scorers() -> list[str]:
     "The names that `make_scorer` takes"
     import u2c.distances  # registers its scorers; here because it builds on this module
     return sorted(_scorers)
 
-# %% ../nbs/03_scorers.ipynb #19702ad8
+# %% ../nbs/03_scorers.ipynb #661d6e76
 def make_scorer(
     name: str,  # one of `list_scorers()`
     **options: Any,  # what its class takes
@@ -90,13 +90,13 @@ def make_scorer(
     if name not in (names := list_scorers()): raise ValueError(f"name: found {name!r}, expected one of {', '.join(names)}")
     return _scorers[name](**options)
 
-# %% ../nbs/03_scorers.ipynb #770e6190
+# %% ../nbs/03_scorers.ipynb #7581cee0
 @register_scorer
 class MaxLogit(Scorer):
     "Minus the largest tempered logit"
     def _score(self, x: Outputs) -> Tensor: return -widen(x.logits.amax(1)) / self.tau
 
-# %% ../nbs/03_scorers.ipynb #1cba8c0f
+# %% ../nbs/03_scorers.ipynb #878d5ba3
 def binarize(
     phi: Tensor,  # (n, d) features
     keep: int,  # how many survive
@@ -108,7 +108,7 @@ def binarize(
     kept = torch.zeros_like(phi).scatter_(1, size.topk(keep, 1).indices, 1.0)
     return level * kept * (phi.sign() if by == "magnitude" else 1)
 
-# %% ../nbs/03_scorers.ipynb #45b8b2e8
+# %% ../nbs/03_scorers.ipynb #8264c017
 def check_head(
     head: tuple[ArrayLike, ArrayLike] | nn.Linear,
 ) -> tuple[Tensor, Tensor]:  # weight (c, d), bias (c,)
@@ -119,7 +119,7 @@ def check_head(
     if len(weight) != len(bias): raise ValueError(f"head: found weight {tuple(weight.shape)} and bias {tuple(bias.shape)}, expected (c, d) and (c,)")
     return weight.clone(), bias.clone().to(weight)
 
-# %% ../nbs/03_scorers.ipynb #d5b967b0
+# %% ../nbs/03_scorers.ipynb #be74a47f
 @register_scorer
 class ASH(Scorer):
     "ASH-B: minus the log-sum-exp of the head on binarized features"

@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['make_link', 'sigmoid', 'linear_gradient', 'segments', 'mlp_gradient', 'adam', 'fit_link', 'U2C']
 
-# %% ../nbs/05_unified.ipynb #36795949
+# %% ../nbs/05_unified.ipynb #abfad0f5
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from .reject import Calibrator
 from .scorers import Scorer
 from .temperature import tempered_lse
 
-# %% ../nbs/05_unified.ipynb #99417405
+# %% ../nbs/05_unified.ipynb #4b01ee2c
 def make_link(
     link: str = "mlp",  # "mlp": 1 -> hidden -> ReLU -> 1; "linear": 1 -> 1
     hidden: int = 64,  # units of the mlp
@@ -31,14 +32,14 @@ def make_link(
         layers = [nn.Linear(1, hidden), nn.ReLU(), nn.Linear(hidden, 1)] if link == "mlp" else [nn.Linear(1, 1)]
     return nn.Sequential(*layers).double().requires_grad_(False)
 
-# %% ../nbs/05_unified.ipynb #dc54ba06
+# %% ../nbs/05_unified.ipynb #d0405b74
 def sigmoid(
     z: np.ndarray,
 ) -> np.ndarray:
     "The logistic function, by PyTorch: its vectorized exp is faster than numpy's"
     return torch.sigmoid(torch.from_numpy(z)).numpy()
 
-# %% ../nbs/05_unified.ipynb #2a4462c4
+# %% ../nbs/05_unified.ipynb #50478cc7
 def linear_gradient(
     u: np.ndarray,  # (n,)
     lse: np.ndarray,  # (n,)
@@ -50,7 +51,7 @@ def linear_gradient(
         return np.array([g @ u, g.sum()]) / len(u)
     return gradient
 
-# %% ../nbs/05_unified.ipynb #5a48ab15
+# %% ../nbs/05_unified.ipynb #e61dc644
 def segments(
     u: np.ndarray,  # (n,) ascending
     w: np.ndarray,  # (h,) slopes of the hidden units
@@ -63,7 +64,7 @@ def segments(
     start = np.concatenate([[0], cut[order]])
     return order, start, np.diff(start, append=len(u))
 
-# %% ../nbs/05_unified.ipynb #99aa7151
+# %% ../nbs/05_unified.ipynb #5bd7f253
 def mlp_gradient(
     u: np.ndarray,  # (n,) ascending
     lse: np.ndarray,  # (n,)
@@ -88,7 +89,7 @@ def mlp_gradient(
         return np.concatenate([v * H, v * G, w * H + b * G, [g.sum()]]) / len(u)
     return gradient
 
-# %% ../nbs/05_unified.ipynb #1e61a099
+# %% ../nbs/05_unified.ipynb #3b27ebaf
 def adam(
     gradient: Callable[[np.ndarray], np.ndarray],
     p: np.ndarray,  # where to start
@@ -105,7 +106,7 @@ def adam(
         p -= lr / (1 - 0.9**t) * m / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
     return p
 
-# %% ../nbs/05_unified.ipynb #5c9fa1e6
+# %% ../nbs/05_unified.ipynb #09844b85
 def fit_link(
     u: Tensor,  # (n,) scores of in-domain data
     lse: Tensor,  # (n,) log-sum-exp of their tempered logits
@@ -126,7 +127,7 @@ def fit_link(
     nn.utils.vector_to_parameters(torch.from_numpy(p), net.parameters())
     return net.to(u.device).requires_grad_(False)
 
-# %% ../nbs/05_unified.ipynb #4e5120d8
+# %% ../nbs/05_unified.ipynb #1443a7d1
 class U2C(Calibrator):
     "Unified uncertainty calibration: softmax over the tempered logits and tau_u(u(x))"
     def __init__(
@@ -142,7 +143,7 @@ class U2C(Calibrator):
         weight_decay: float = 1e-4,
     ):
         super().__init__(scorer, alpha, temperature)
-        self.recipe = dict(link=link, hidden=hidden, seed=seed, steps=steps, lr=lr, weight_decay=weight_decay)
+        self.recipe: dict[str, Any] = dict(link=link, hidden=hidden, seed=seed, steps=steps, lr=lr, weight_decay=weight_decay)
         self.tau_u = make_link(link, hidden, seed)
 
     def _fit(self, va: Outputs, u: Tensor, tau: float, theta: float) -> None:
