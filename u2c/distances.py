@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['class_gaussians', 'ridge_cholesky', 'Mahalanobis', 'nearest_torch', 'nearest', 'unit_rows', 'KNN']
 
-# %% ../nbs/03a_distances.ipynb #02a3f931
+# %% ../nbs/03a_distances.ipynb #bb239ac6
 import warnings
 
 import faiss
@@ -15,7 +15,7 @@ from torch import Tensor
 from .core import Outputs, blocks, in_domain_labels, widen
 from .scorers import Scorer, need_features, register_scorer
 
-# %% ../nbs/03a_distances.ipynb #ad08f979
+# %% ../nbs/03a_distances.ipynb #81e2eb14
 def class_gaussians(
     phi: Tensor,  # (n, d) features
     y: Tensor,  # (n,) labels in 0..c-1
@@ -34,7 +34,7 @@ def class_gaussians(
     centers = sums[there] / count[there, None]
     return mean, mean + centers, total - (centers.T * count[there] / n) @ centers, total
 
-# %% ../nbs/03a_distances.ipynb #fe04e94d
+# %% ../nbs/03a_distances.ipynb #78a01206
 def ridge_cholesky(
     cov: Tensor,  # (d, d), positive semi-definite up to rounding
     ridge: float,  # added to the diagonal
@@ -45,7 +45,7 @@ def ridge_cholesky(
     if ridge < least: warnings.warn(f"mahalanobis: the ridge {ridge:.3g} is below what float64 resolves here; using {least:.3g}", stacklevel=5)
     return torch.linalg.cholesky(cov + max(ridge, least) * torch.eye(len(cov), dtype=cov.dtype, device=cov.device))
 
-# %% ../nbs/03a_distances.ipynb #c389701f
+# %% ../nbs/03a_distances.ipynb #2f5c483a
 @register_scorer
 class Mahalanobis(Scorer):
     "Distance to the nearest class Gaussian, relative to the distance to the whole"
@@ -81,7 +81,7 @@ class Mahalanobis(Scorer):
         if not self.squared: md, md0 = md.sqrt(), md0.sqrt()
         return md - md0 if self.relative else md
 
-# %% ../nbs/03a_distances.ipynb #44e4290b
+# %% ../nbs/03a_distances.ipynb #8bc2a548
 def nearest_torch(
     query: Tensor,  # (n, d)
     bank: Tensor,  # (m, d)
@@ -91,7 +91,7 @@ def nearest_torch(
     square = query.square().sum(1, keepdim=True) + bank.square().sum(1) - 2 * query @ bank.T
     return square.topk(k, 1, largest=False).values.clamp_min(0)
 
-# %% ../nbs/03a_distances.ipynb #629be593
+# %% ../nbs/03a_distances.ipynb #5fb37592
 def nearest(
     query: Tensor,  # (n, d) float32
     bank: Tensor,  # (m, d) float32
@@ -101,7 +101,7 @@ def nearest(
     if query.device.type == "cpu": return torch.from_numpy(faiss.knn(query.numpy(), bank.numpy(), k)[0]).clamp_min(0)
     return torch.cat([nearest_torch(q, bank, k) for q in query.split(max(1, 2**24 // len(bank)))])
 
-# %% ../nbs/03a_distances.ipynb #227d44e0
+# %% ../nbs/03a_distances.ipynb #d7836380
 def unit_rows(
     phi: Tensor,  # (n, d)
 ) -> Tensor:  # (n, d) float32, contiguous
@@ -109,7 +109,7 @@ def unit_rows(
     length = torch.linalg.vector_norm(phi, dim=1, keepdim=True, dtype=torch.float64)  # squares of float32 may overflow float32
     return (phi / torch.where(length > 0, length, 1)).float().contiguous()
 
-# %% ../nbs/03a_distances.ipynb #c71abab5
+# %% ../nbs/03a_distances.ipynb #d475beb0
 @register_scorer
 class KNN(Scorer):
     "Distance to the nearest validation features, all of unit length"
