@@ -30,7 +30,7 @@ bench: setup  ## time the fits beside the authors' procedure; writes _runs/bench
 	@$(BIN)/python tests/bench.py
 
 lab: setup  ## open JupyterLab on the notebooks
-	$(BIN)/jupyter lab --notebook-dir=nbs
+	$(BIN)/jupyter lab --notebook-dir=nbs $(ARGS)
 
 setup: $(READY)  ## build the environment (the other targets call this)
 	@test "$$(cat $(VENV)/.home 2>/dev/null)" = "$(CURDIR)" || { \
