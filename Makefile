@@ -14,8 +14,8 @@ READY := $(VENV)/.ready-$(KEY)
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
-reproduce: setup  ## RC against U2C on scikit-learn's digits, printed as a table
-	@$(BIN)/python -m u2c.demo
+reproduce: setup  ## the paper's experiment on the embedded benchmark; ARGS="--seeds 1" for a quick one
+	@$(BIN)/u2c_reproduce $(ARGS)
 
 # One thread a process: the notebooks run side by side, and OpenMP threads of two processes fight over two cores.
 test: setup  ## library and README in sync with the notebooks, every notebook, every test

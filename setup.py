@@ -29,6 +29,9 @@ setup(
     python_requires=">=" + cfg["min_python"],
     install_requires=lines("requirements"),
     extras_require={"dev": lines("dev_requirements")},
-    entry_points={"nbdev": ["u2c=u2c._modidx:d"]},  # lets nbdev link names to their pages
+    entry_points={
+        "console_scripts": lines("console_scripts"),
+        "nbdev": ["u2c=u2c._modidx:d"],  # lets nbdev link names to their pages
+    },
     zip_safe=False,
 )

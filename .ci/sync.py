@@ -15,7 +15,7 @@ HIDDEN = re.compile(r"^#\|\s*(hide|default_exp|export|exports)\b", re.M)
 
 def generated() -> dict[Path, bytes]:
     "Every file that the notebooks decide, with its content."
-    files = [*root.glob("u2c/**/*.py"), *root.glob("nbs/**/*.ipynb"), root / "README.md"]
+    files = [*root.glob("u2c/**/*.py"), *root.glob("u2c/data/*.ipynb"), *root.glob("nbs/**/*.ipynb"), root / "README.md"]
     return {f: f.read_bytes() for f in files if f.exists() and ".ipynb_checkpoints" not in f.parts}
 
 
@@ -26,8 +26,9 @@ def write_readme() -> None:
     for cell in nb.cells:
         if cell.cell_type == "code":
             if re.search(r"^#\|\s*echo:\s*false", cell.source, re.M):  # the output alone
+                table = "".join(o.get("data", {}).get("text/markdown", "") for o in cell.outputs)
                 text = "".join(o.get("text", "") for o in cell.outputs)
-                cell.update(cell_type="markdown", source=f"```\n{text.strip()}\n```")
+                cell.update(cell_type="markdown", source=table or f"```\n{text.strip()}\n```")
                 del cell["outputs"], cell["execution_count"]
                 continue
             cell.source = re.sub(r"^#\|.*\n", "", cell.source, flags=re.M)
@@ -42,11 +43,22 @@ def write_readme() -> None:
     (root / "README.md").write_text(f"<!-- Written by `make sync` from nbs/index.ipynb: edit that. -->\n\n{body}\n", encoding="utf-8")
 
 
+def pack_experiments() -> None:
+    "The experiment notebooks without their outputs as package data, for u2c_reproduce to execute."
+    for path in sorted(root.glob("nbs/experiments/*.ipynb")):
+        nb = nbformat.read(path, as_version=4)
+        for cell in nb.cells:
+            if cell.cell_type == "code":
+                cell.outputs, cell.execution_count = [], None
+        nbformat.write(nb, root / "u2c/data" / path.name)
+
+
 def main() -> None:
     before = generated()
     for command in ("nbdev_export", "nbdev_clean"):
         subprocess.run([Path(sys.executable).parent / command], cwd=root, check=True)
     write_readme()
+    pack_experiments()
     after = generated()
     changed = sorted(str(f.relative_to(root)) for f in before.keys() | after.keys() if before.get(f) != after.get(f))
     if "--check" in sys.argv and changed:

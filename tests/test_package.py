@@ -18,7 +18,7 @@ import u2c
 root = Path(__file__).parent.parent
 notebooks = sorted(p for p in root.glob("nbs/**/*.ipynb") if ".ipynb_checkpoints" not in p.parts)
 modules = sorted(m.name for m in pkgutil.iter_modules(u2c.__path__) if not m.name.startswith("_"))
-DEV_ONLY = ["nbdev", "fastcore", "execnb", "ghapi", "jupyterlab", "notebook", "IPython", "sklearn", "torchmetrics", "hypothesis", "pytest"]
+DEV_ONLY = ["nbdev", "fastcore", "execnb", "ghapi", "jupyterlab", "notebook", "ipywidgets", "torchmetrics", "hypothesis", "pytest"]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def wheel(tmp_path_factory):
 
 def test_wheel_holds_the_package_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    assert {f"u2c/{m}.py" for m in modules} | {"u2c/py.typed", "u2c/__init__.py"} <= set(names)
+    assert {f"u2c/{m}.py" for m in modules} | {"u2c/py.typed", "u2c/__init__.py", "u2c/data/paper_tables.csv", "u2c/data/run.ipynb", "u2c/data/report.ipynb", "u2c/data/records_small.csv"} <= set(names)
     assert {n.split("/")[0] for n in names} == {"u2c", f"u2c-{u2c.__version__}.dist-info"}
     assert any(n.endswith("LICENSE") for n in names)
 
@@ -42,7 +42,9 @@ def test_install_needs_no_development_tools(wheel):
     archive = zipfile.ZipFile(wheel)
     meta = archive.read(next(n for n in archive.namelist() if n.endswith("METADATA"))).decode()
     required = [line for line in re.findall(r"^Requires-Dist: (.*)$", meta, re.M) if "extra ==" not in line]
-    assert {re.match(r"[\w-]+", r)[0] for r in required} == {"numpy", "torch", "torchvision", "timm", "matplotlib", "seaborn", "papermill", "faiss-gpu", "faiss-cpu"}
+    assert {re.match(r"[\w-]+", r)[0] for r in required} == {
+        "numpy", "pandas", "scikit-learn", "scikit-image", "mlxtend", "torch", "torchvision", "timm", "matplotlib", "seaborn", "papermill", "ipykernel", "faiss-gpu", "faiss-cpu",
+    }
     assert [r for r in required if "linux" in r and "==" in r] == [r for r in required if r.startswith("faiss-gpu")]
 
 

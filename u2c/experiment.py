@@ -4,14 +4,17 @@
 
 # %% auto #0
 __all__ = ['SCORERS', 'Measured', 'Config', 'resample_weights', 'resampled', 'measure', 'ood_metrics', 'fit_methods', 'change',
-           'evaluate', 'versions', 'trained', 'run_outputs', 'write_records', 'read_records', 'run']
+           'evaluate', 'versions', 'code_hash', 'describe', 'trained', 'run_outputs', 'write_records', 'read_records',
+           'run', 'finished']
 
-# %% ../nbs/30_experiment.ipynb #9d6d0cd6
+# %% ../nbs/30_experiment.ipynb #8f4ee357
+import hashlib
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +33,7 @@ from .scorers import make_scorer
 from .temperature import fit_temperature
 from .unified import U2C
 
-# %% ../nbs/30_experiment.ipynb #4bbbbb75
+# %% ../nbs/30_experiment.ipynb #01d7ee18
 @dataclass(frozen=True)
 class Config:
     "What one run is about"
@@ -47,7 +50,7 @@ class Config:
             if value not in known: raise ValueError(f"{name}: found {value!r}, expected one of {', '.join(known)}")
         if self.resamples < 2: raise ValueError(f"resamples: found {self.resamples}, expected 2 or more")
 
-# %% ../nbs/30_experiment.ipynb #889483e3
+# %% ../nbs/30_experiment.ipynb #c25a3964
 def resample_weights(
     n: int,  # rows
     resamples: int,
@@ -56,7 +59,7 @@ def resample_weights(
     "Counts of rows drawn with replacement"
     return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), resamples).astype(np.float32)
 
-# %% ../nbs/30_experiment.ipynb #ed2077dc
+# %% ../nbs/30_experiment.ipynb #45585002
 def resampled(
     probs: ArrayLike,  # (n, c+1)
     labels: ArrayLike | None,  # (n,)
@@ -70,7 +73,7 @@ def resampled(
     gaps[np.arange(len(p)), confidence_bins(confidence)[1]] = confidence.numpy() - right
     return dict(err=weights @ (~right).astype(np.float32) / len(p), ece=np.abs(weights @ gaps).sum(1) / len(p))
 
-# %% ../nbs/30_experiment.ipynb #6d45eee6
+# %% ../nbs/30_experiment.ipynb #98370b97
 def measure(
     model: Calibrator,
     x: Outputs,
@@ -84,7 +87,7 @@ def measure(
     for metric, values in draws.items(): row[f"{metric}_low"], row[f"{metric}_high"] = np.quantile(values, [0.025, 0.975])
     return row, draws
 
-# %% ../nbs/30_experiment.ipynb #19519460
+# %% ../nbs/30_experiment.ipynb #acaebe9b
 def ood_metrics(
     u_in: Tensor,  # scores of in-domain test rows
     u: Tensor,  # scores of a data set
@@ -94,7 +97,7 @@ def ood_metrics(
     if not group.endswith("ood"): return dict(auroc=np.nan, aupr=np.nan, fpr95=np.nan)
     return dict(auroc=auroc(u_in, u), aupr=aupr(u_in, u), fpr95=fpr_at_tpr(u_in, u))
 
-# %% ../nbs/30_experiment.ipynb #c4dbe5bd
+# %% ../nbs/30_experiment.ipynb #efee96af
 def fit_methods(
     scorer: str,  # a name of `list_scorers`
     va: Outputs,  # in-domain validation data
@@ -108,13 +111,13 @@ def fit_methods(
     methods = {"rc": RejectOrClassify(new(), alpha, tau), "u2c": U2C(new(), alpha, temperature=tau), "u2c_linear": U2C(new(), alpha, "linear", temperature=tau)}
     return {name: m.fit(va) for name, m in methods.items()}
 
-# %% ../nbs/30_experiment.ipynb #99d06dd2
+# %% ../nbs/30_experiment.ipynb #5ee0a98e
 SCORERS = ("maxlogit", "ash", "mahalanobis", "knn")
 
-# %% ../nbs/30_experiment.ipynb #74d136b8
+# %% ../nbs/30_experiment.ipynb #db59aadf
 Measured = tuple[dict[str, float], dict[str, np.ndarray]]  # what `measure` returns
 
-# %% ../nbs/30_experiment.ipynb #668c74f5
+# %% ../nbs/30_experiment.ipynb #80c0c811
 def change(
     method: Measured,
     rc: Measured,
@@ -126,7 +129,7 @@ def change(
         out[f"{m}_change_se"] = float((method[1][m] - rc[1][m]).std(ddof=1))
     return out
 
-# %% ../nbs/30_experiment.ipynb #3edd4fb2
+# %% ../nbs/30_experiment.ipynb #80c3c616
 def evaluate(
     outputs: dict[str, Outputs],  # va first, then te, then the others
     groups: dict[str, str],  # data set -> group
@@ -148,7 +151,7 @@ def evaluate(
             rows += [common | dict(method=m) | row | ({} if m == "rc" else change((row, draws), measured["rc"])) for m, (row, draws) in measured.items()]
     return pd.DataFrame(rows)
 
-# %% ../nbs/30_experiment.ipynb #ab3ed03f
+# %% ../nbs/30_experiment.ipynb #e0cecf29
 def versions() -> dict[str, str]:
     "The packages whose arithmetic a result rests on"
     found = {"python": platform.python_version()}
@@ -157,7 +160,24 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError: pass
     return found
 
-# %% ../nbs/30_experiment.ipynb #3d6da2e9
+# %% ../nbs/30_experiment.ipynb #f9de800e
+def code_hash(
+    *modules: str,  # names of this package's modules; all of them if none is named
+) -> str:  # 16 hexadecimal digits
+    "A hash of the package's source"
+    here = Path(__file__).parent if "__file__" in globals() else Path(importlib.util.find_spec("u2c").origin).parent  # type: ignore[union-attr, arg-type]
+    names = modules or sorted(p.stem for p in here.glob("*.py"))
+    return hashlib.sha256(b"".join((here / f"{m}.py").read_bytes() for m in names)).hexdigest()[:16]
+
+# %% ../nbs/30_experiment.ipynb #7f37b101
+def describe(
+    config: Config,
+    *modules: str,  # whose source matters; all if none is named
+) -> dict[str, Any]:
+    "All that decides a result"
+    return {"config": asdict(config), "data": data_hash(load_benchmark(config.benchmark, config.limit)), "versions": versions(), "code": code_hash(*modules)}
+
+# %% ../nbs/30_experiment.ipynb #9e4236ac
 def trained(
     config: Config,
     splits: dict[str, Split],
@@ -171,14 +191,14 @@ def trained(
     net.load_state_dict(cached(folder and folder / "weights.safetensors", about, make))
     return net.eval().requires_grad_(False)
 
-# %% ../nbs/30_experiment.ipynb #068f4a3d
+# %% ../nbs/30_experiment.ipynb #cfcc1413
 def run_outputs(
     config: Config,
     folder: Path | None = None,  # where weights and outputs are kept
-) -> tuple[dict[str, Outputs], tuple[Tensor, Tensor], dict[str, Any]]:  # outputs of all data sets but "train", the head, and what decides both
+) -> tuple[dict[str, Outputs], tuple[Tensor, Tensor]]:  # outputs of all data sets but "train", and the head
     "What the backbone of a run says about every data set"
     splits = load_benchmark(config.benchmark, config.limit)
-    about = {"config": {k: v for k, v in asdict(config).items() if k not in ("alpha", "resamples")}, "data": data_hash(splits), "versions": versions()}
+    about = describe(replace(config, alpha=0.95, resamples=1000), "backbones", "features")  # neither of the two concerns the network
     net = trained(config, splits, about, folder)
     tests = {k: s for k, s in splits.items() if k != "train"}
     def make() -> dict[str, Tensor]:
@@ -186,9 +206,9 @@ def run_outputs(
         return {f"{k}/{part}": getattr(x, part) for k, x in outputs.items() for part in ("features", "logits", "labels")}
     tensors = cached(folder and folder / "outputs.safetensors", about, make)
     outputs = {k: Outputs(*(tensors[f"{k}/{part}"] for part in ("features", "logits", "labels"))) for k in tests}
-    return outputs, (net.head.weight, net.head.bias), about
+    return outputs, (net.head.weight, net.head.bias)
 
-# %% ../nbs/30_experiment.ipynb #41d52fc1
+# %% ../nbs/30_experiment.ipynb #b49a8bec
 def write_records(
     records: pd.DataFrame,
     path: Path,
@@ -199,25 +219,34 @@ def write_records(
     records.to_csv(partial, index=False, float_format="%.8g")
     os.replace(partial, path)
 
-# %% ../nbs/30_experiment.ipynb #0976a52f
+# %% ../nbs/30_experiment.ipynb #06411e6d
 def read_records(
     path: Path | str,
 ) -> pd.DataFrame:
     "Records from a CSV file"
     return pd.read_csv(path)
 
-# %% ../nbs/30_experiment.ipynb #aee0780f
+# %% ../nbs/30_experiment.ipynb #32a0f4c4
 def run(
     config: Config,
     folder: Path | str | None = None,  # where to keep weights, outputs and records
 ) -> pd.DataFrame:  # the records
     "The whole protocol for one backbone and one seed"
     folder = None if folder is None else Path(folder)
-    outputs, head, about = run_outputs(config, folder)
+    outputs, head = run_outputs(config, folder)
     groups = {k: s.group for k, s in load_benchmark(config.benchmark, config.limit).items()}
     with one_thread(): records = evaluate(outputs, groups, head, config.alpha, config.resamples)
     for i, name in enumerate(("benchmark", "backbone", "seed")): records.insert(i, name, getattr(config, name))
     if folder is not None:
         write_records(records, folder / "records.csv")
-        (folder / "about.json").write_text(json.dumps(about | {"config": asdict(config)}, indent=1))
+        (folder / "about.json").write_text(json.dumps(describe(config), indent=1))  # last: its presence says that the records are whole
     return records
+
+# %% ../nbs/30_experiment.ipynb #4b2621c2
+def finished(
+    config: Config,
+    folder: Path,
+) -> bool:
+    "Does `folder` hold the records of just this configuration, data, code and versions?"
+    about = folder / "about.json"
+    return about.exists() and (folder / "records.csv").exists() and about.read_text() == json.dumps(describe(config), indent=1)

@@ -7,9 +7,9 @@ __all__ = ['GROUPS', 'METRICS', 'SCORERS', 'COLUMNS', 'MARKS', 'LEGEND', 'COLORS
            'SHADES', 'INKS', 'PLUS_SPACE', 'DIGIT_SPACE', 'CLAIMS', 'check_columns', 'check_cells', 'paper_cells',
            'over_seeds', 'with_rc', 'record_cells', 'Cell', 'verdict', 'change_text', 'padding', 'Row', 'layout',
            'longest_change', 'cell_text', 'to_text', 'to_markdown', 'html_cell', 'html_row', 'html_legend', 'to_html',
-           'latex_escape', 'latex_cell', 'latex_row', 'to_latex', 'tally', 'summary', 'holds', 'pattern']
+           'latex_escape', 'latex_cell', 'latex_row', 'to_latex', 'tally', 'summary', 'holds', 'outcome', 'pattern']
 
-# %% ../nbs/31_tables.ipynb #2f07cd67
+# %% ../nbs/31_tables.ipynb #16b18761
 import html
 import math
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 
-# %% ../nbs/31_tables.ipynb #eab045e7
+# %% ../nbs/31_tables.ipynb #7e679855
 GROUPS = ("in-domain", "covariate-shift", "near-ood", "far-ood")
 METRICS = ("err", "ece")
 SCORERS = {"maxlogit": "MaxLogit", "ash": "ASH", "mahalanobis": "Mahalanobis", "knn": "KNN"}
 COLUMNS = ["dataset", "group", "metric", "scorer", "rc", "change", "change_se"]
 
-# %% ../nbs/31_tables.ipynb #478e8735
+# %% ../nbs/31_tables.ipynb #2156a187
 def check_columns(
     frame: pd.DataFrame,
     columns: Sequence[str],  # what it needs to have
@@ -35,7 +35,7 @@ def check_columns(
     missing = [c for c in columns if c not in frame.columns]
     if missing: raise ValueError(f"{name}: found no column {', '.join(missing)}, expected {', '.join(columns)}")
 
-# %% ../nbs/31_tables.ipynb #f4d4aeb8
+# %% ../nbs/31_tables.ipynb #f7cdbfa3
 def check_cells(
     cells: pd.DataFrame,  # one row a cell
 ) -> pd.DataFrame:  # the same
@@ -50,7 +50,7 @@ def check_cells(
     if len(twice): raise ValueError(f"cells: found {' '.join(twice.iloc[0][['dataset', 'metric', 'scorer']])} twice, expected each cell once")
     return cells
 
-# %% ../nbs/31_tables.ipynb #18a90ad5
+# %% ../nbs/31_tables.ipynb #65fd80b6
 def paper_cells(
     table: str = "main",  # "main", "linear", "resnet152" or "vit"
 ) -> pd.DataFrame:  # cells, without standard errors
@@ -62,7 +62,7 @@ def paper_cells(
     cells["change"] += 0.0  # -0.0 becomes 0.0
     return check_cells(cells[COLUMNS].reset_index(drop=True))
 
-# %% ../nbs/31_tables.ipynb #8e713789
+# %% ../nbs/31_tables.ipynb #f7629087
 def over_seeds(
     change: Sequence[float],  # (S,) one for each training seed
     se: Sequence[float],  # (S,) its standard error over test rows
@@ -72,7 +72,7 @@ def over_seeds(
     training = delta.var(ddof=1) / len(delta) if len(delta) > 1 else 0.0
     return float(delta.mean()), math.sqrt(sampling + training)
 
-# %% ../nbs/31_tables.ipynb #355b6e36
+# %% ../nbs/31_tables.ipynb #cdf9d1d9
 def with_rc(
     run: pd.DataFrame,  # records of one backbone
     method: str,  # what to compare with RC
@@ -88,7 +88,7 @@ def with_rc(
     if run.duplicated([*key, "method"]).any(): raise ValueError("records: found a (seed, dataset, scorer, method) twice, expected each once")
     return run[run["method"] == method].merge(run[run["method"] == "rc"], on=key, suffixes=("", "_rc"))
 
-# %% ../nbs/31_tables.ipynb #a5d9b846
+# %% ../nbs/31_tables.ipynb #034b3b2e
 def record_cells(
     records: pd.DataFrame,  # one row for each (benchmark, backbone, seed, dataset, scorer, method)
     backbone: str,  # which backbone's table
@@ -107,14 +107,14 @@ def record_cells(
              for d in run["dataset"].unique() for m in METRICS for s in run["scorer"].unique()]
     return check_cells(pd.DataFrame(cells, columns=COLUMNS))
 
-# %% ../nbs/31_tables.ipynb #73c0c9a8
+# %% ../nbs/31_tables.ipynb #b9d0ed83
 class Cell(NamedTuple):
     "What a table shows for one dataset, metric and scorer, in percent"
     rc: float  # of reject-or-classify
     change: float  # U2C minus RC
     se: float  # standard error of the change, nan if unknown
 
-# %% ../nbs/31_tables.ipynb #1b370ac2
+# %% ../nbs/31_tables.ipynb #304a2731
 def verdict(
     change: float,  # U2C minus RC
     se: float = math.nan,  # its standard error, nan if unknown
@@ -123,7 +123,7 @@ def verdict(
     if abs(change) <= (0 if math.isnan(se) else 2 * se): return "undecided"
     return "better" if change < 0 else "worse"
 
-# %% ../nbs/31_tables.ipynb #39753006
+# %% ../nbs/31_tables.ipynb #c4335a25
 def change_text(
     cell: Cell,
     minus: str = "-",  # the minus sign: a hyphen, or a typographic one
@@ -133,7 +133,7 @@ def change_text(
     change = f"{cell.change:+.1f}".replace("-", minus) if cell.change else "0.0"
     return change if math.isnan(cell.se) else f"{change} {plus_minus} {cell.se:.1f}"
 
-# %% ../nbs/31_tables.ipynb #27f7587d
+# %% ../nbs/31_tables.ipynb #7a832206
 def padding(
     cell: Cell,
     width: int,  # of the longest change, as text
@@ -144,7 +144,7 @@ def padding(
     missing = max(0, width - len(change_text(cell)))
     return sign + digit * (missing - 1) if missing and not cell.change else digit * missing
 
-# %% ../nbs/31_tables.ipynb #1d3de7d7
+# %% ../nbs/31_tables.ipynb #66b67c3a
 class Row(NamedTuple):
     "One line of a table"
     dataset: str
@@ -152,7 +152,7 @@ class Row(NamedTuple):
     metric: str
     cells: list[Cell | None]  # one for each scorer, None if it was not run
 
-# %% ../nbs/31_tables.ipynb #9693267f
+# %% ../nbs/31_tables.ipynb #d60d55d7
 def layout(
     cells: pd.DataFrame,
 ) -> tuple[list[str], list[Row]]:  # the scorers, and a row for each dataset and metric
@@ -163,18 +163,18 @@ def layout(
     groups = sorted(dict(zip(cells["dataset"], cells["group"])).items(), key=lambda x: GROUPS.index(x[1]))
     return scorers, [Row(d, g, m, [known.get((d, m, s)) for s in scorers]) for d, g in groups for m in METRICS]
 
-# %% ../nbs/31_tables.ipynb #35dd026e
+# %% ../nbs/31_tables.ipynb #57f676d9
 def longest_change(
     rows: Sequence[Row],
 ) -> int:  # in characters
     "The width of the longest change in a table"
     return max((len(change_text(c)) for r in rows for c in r.cells if c), default=0)
 
-# %% ../nbs/31_tables.ipynb #5b7f9ef0
+# %% ../nbs/31_tables.ipynb #30c8938c
 MARKS = {"better": "▼", "worse": "▲", "undecided": ""}
 LEGEND = "RC (change by U2C), in percent. ▼ better, ▲ worse, unmarked: undecided (zero, or within two standard errors)."
 
-# %% ../nbs/31_tables.ipynb #e08e622c
+# %% ../nbs/31_tables.ipynb #624fefef
 def cell_text(
     cell: Cell | None,
     width: int = 0,  # of the number before the parenthesis, to align several
@@ -183,7 +183,7 @@ def cell_text(
     if cell is None: return "–".rjust(width)
     return f"{cell.rc:{width}.1f} ({change_text(cell)}) {MARKS[verdict(cell.change, cell.se)]}".rstrip()
 
-# %% ../nbs/31_tables.ipynb #f6d99a1c
+# %% ../nbs/31_tables.ipynb #4c41ac9d
 def to_text(
     cells: pd.DataFrame,
 ) -> str:  # lines of equal columns, with the name of each group above its datasets
@@ -196,7 +196,7 @@ def to_text(
         if i == 0 or rows[i].group != rows[i - 1].group: out.insert(i + 1, f"── {rows[i].group} ".ljust(sum(widths) + 2 * len(widths) - 2, "─"))
     return "\n".join([*out, "", LEGEND])
 
-# %% ../nbs/31_tables.ipynb #0350ca38
+# %% ../nbs/31_tables.ipynb #49331648
 def to_markdown(
     cells: pd.DataFrame,
 ) -> str:  # a pipe table; `LEGEND` explains its marks
@@ -206,13 +206,13 @@ def to_markdown(
     lines += [[r.dataset * (r.metric == METRICS[0]), r.metric, *map(cell_text, r.cells)] for r in rows]
     return "\n".join("| " + " | ".join(v.replace("|", "\\|") for v in line) + " |" for line in lines)
 
-# %% ../nbs/31_tables.ipynb #56e7b026
+# %% ../nbs/31_tables.ipynb #90b3ee84
 COLORS = {"better": "#009b55", "worse": "#e0452e", "undecided": "#808080"}  # the paper's, but a lighter red, which a dark page needs
 TINTS = {"in-domain": (0, 0, 0, 0), "covariate-shift": (128, 128, 128, .13), "near-ood": (255, 210, 0, .13), "far-ood": (255, 110, 0, .15)}
 MIX = 40  # percent of the text's colour in the colour of a change
 FIGURE_SPACE, HAIR_SPACE = "\u2007", "\u200a"  # blanks as wide as a digit, and as what a plus has beyond that
 
-# %% ../nbs/31_tables.ipynb #4d35dbfe
+# %% ../nbs/31_tables.ipynb #b379634a
 def html_cell(
     cell: Cell | None,
     style: str,  # css of the table cell
@@ -224,7 +224,7 @@ def html_cell(
     css = f"color:{color};color:color-mix(in srgb,currentColor {MIX}%,{color})"
     return f'<td style="{style};text-align:right">{cell.rc:.1f} <span style="{css}">({change_text(cell, "−")})</span>{padding(cell, width, FIGURE_SPACE + HAIR_SPACE, FIGURE_SPACE)}</td>'
 
-# %% ../nbs/31_tables.ipynb #3aa10ea7
+# %% ../nbs/31_tables.ipynb #6ab44352
 def html_row(
     row: Row,
     width: int = 0,  # of the longest change, to line up with it
@@ -237,7 +237,7 @@ def html_row(
     cells = "".join(html_cell(c, style, width) for c in row.cells)
     return f'<tr style="background:none">{name}<th scope="row" style="{style};text-align:left;font-weight:400">{row.metric}</th>{cells}</tr>'
 
-# %% ../nbs/31_tables.ipynb #c83f40c4
+# %% ../nbs/31_tables.ipynb #b523ffd2
 def html_legend(
     groups: Sequence[str],  # those that occur
     with_se: bool,  # are standard errors known?
@@ -249,7 +249,7 @@ def html_legend(
     ground = "".join(f' <span style="white-space:nowrap;margin-right:.8em"><span style="{box};background:rgba{TINTS[g]}"></span>{g}</span>' for g in groups)
     return f"RC (change by U2C), in percent: {change}.&emsp;{ground}"
 
-# %% ../nbs/31_tables.ipynb #4a389c58
+# %% ../nbs/31_tables.ipynb #00165607
 def to_html(
     cells: pd.DataFrame,
     caption: str = "",  # plain text above the table
@@ -266,12 +266,12 @@ def to_html(
             f'<thead><tr style="background:none"><td colspan="2" style="border:0;background:none"></td>{head}</tr></thead>\n{bodies}</table>\n'
             f'<p style="font-size:.8em;margin:.5em .9em 1.5em">{legend}</p></div>')
 
-# %% ../nbs/31_tables.ipynb #6e3c8f11
+# %% ../nbs/31_tables.ipynb #96deec1b
 SHADES = {"in-domain": "", "covariate-shift": "gray!10", "near-ood": "yellow!10", "far-ood": "orange!10"}
 INKS = {"better": "ForestGreen", "worse": "BrickRed", "undecided": "gray"}
 PLUS_SPACE, DIGIT_SPACE = r"\phantom{+}", r"\phantom{0}"
 
-# %% ../nbs/31_tables.ipynb #c63af617
+# %% ../nbs/31_tables.ipynb #0bb8fd6d
 def latex_escape(
     text: str,  # any text
 ) -> str:  # the same, as LaTeX
@@ -279,7 +279,7 @@ def latex_escape(
     special = {c: "\\" + c for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     return "".join(special.get(c, c) for c in text)
 
-# %% ../nbs/31_tables.ipynb #d1c514e6
+# %% ../nbs/31_tables.ipynb #bd37d456
 def latex_cell(
     cell: Cell | None,
     width: int = 0,  # of the longest change, to line up with it
@@ -289,7 +289,7 @@ def latex_cell(
     ink, change = INKS[verdict(cell.change, cell.se)], change_text(cell, plus_minus=r"\pm")
     return rf"{cell.rc:.1f} \textcolor{{{ink}}}{{$({change}){padding(cell, width, PLUS_SPACE, DIGIT_SPACE)}$}}"
 
-# %% ../nbs/31_tables.ipynb #b8ab0b83
+# %% ../nbs/31_tables.ipynb #3d2f3d67
 def latex_row(
     row: Row,
     width: int = 0,  # of the longest change, to line up with it
@@ -300,7 +300,7 @@ def latex_row(
     rule = "\\midrule\n" if row.metric == METRICS[0] else ""
     return rf"{rule}{shade}{name}& {row.metric} & {' & '.join(latex_cell(c, width) for c in row.cells)} \\"
 
-# %% ../nbs/31_tables.ipynb #4e26246d
+# %% ../nbs/31_tables.ipynb #645369a0
 def to_latex(
     cells: pd.DataFrame,
     caption: str = "",  # LaTeX, below the table
@@ -319,7 +319,7 @@ def to_latex(
         *(latex_row(r, longest_change(rows)) for r in rows), r"\bottomrule", r"\end{tabular}",
         *([rf"\caption{{{caption}}}"] if caption else []), *([rf"\label{{{label}}}"] if label else []), r"\end{table}"])
 
-# %% ../nbs/31_tables.ipynb #ff6edddc
+# %% ../nbs/31_tables.ipynb #615e653d
 def tally(
     cells: pd.DataFrame,
 ) -> dict[str, int | float]:  # cells, better, worse, undecided, mean_change
@@ -328,7 +328,7 @@ def tally(
     verdicts = [verdict(c, se) for c, se in zip(run["change"], run["change_se"])]
     return {"cells": len(run), **{v: verdicts.count(v) for v in COLORS}, "mean_change": float(run["change"].mean())}
 
-# %% ../nbs/31_tables.ipynb #7b61c501
+# %% ../nbs/31_tables.ipynb #6cf761da
 def summary(
     cells: pd.DataFrame,
 ) -> pd.DataFrame:  # a row for each group and metric that occurs
@@ -337,10 +337,10 @@ def summary(
     rows = [{"group": g, "metric": m, **tally(parts.get_group((g, m)))} for g in GROUPS for m in METRICS if (g, m) in parts.groups]
     return pd.DataFrame(rows, columns=["group", "metric", "cells", *COLORS, "mean_change"])
 
-# %% ../nbs/31_tables.ipynb #05867099
+# %% ../nbs/31_tables.ipynb #1ed14efa
 CLAIMS = [("ece", GROUPS, "better nearly everywhere"), ("err", ("near-ood",), "better"), ("err", ("far-ood",), "better"), ("err", ("covariate-shift",), "slightly worse")]
 
-# %% ../nbs/31_tables.ipynb #54dfc8b6
+# %% ../nbs/31_tables.ipynb #1c415f3d
 def holds(
     claim: str,  # "better nearly everywhere", "better" or "slightly worse"
     t: dict[str, int | float],  # from `tally`
@@ -351,7 +351,17 @@ def holds(
     if claim == "slightly worse": return t["worse"] > t["better"] and 0 < t["mean_change"] < 1
     raise ValueError(f"claim: found {claim!r}, expected 'better nearly everywhere', 'better' or 'slightly worse'")
 
-# %% ../nbs/31_tables.ipynb #f4692c26
+# %% ../nbs/31_tables.ipynb #bb1d96b0
+def outcome(
+    claim: str,
+    t: dict[str, int | float],  # from `tally`
+) -> str:  # "holds", "is neither shown nor ruled out" or "does not hold"
+    "What a tally says about a claim"
+    if holds(claim, t): return "holds"
+    side = "worse" if claim == "slightly worse" else "better"
+    return "is neither shown nor ruled out" if holds(claim, t | {side: t[side] + t["undecided"]}) else "does not hold"
+
+# %% ../nbs/31_tables.ipynb #1b866749
 def pattern(
     cells: pd.DataFrame,
 ) -> str:  # a sentence for each claim, one a line
@@ -362,5 +372,5 @@ def pattern(
         where = f"{metric} on {groups[0] if len(groups) == 1 else 'all'} benchmarks"
         if not t["cells"]: lines.append(f"{where}: no cells, so the paper's pattern ({claim}) cannot be checked."); continue
         lines.append(f"{where}: better in {t['better']} of {t['cells']} cells, worse in {t['worse']}, undecided in {t['undecided']}, mean change {t['mean_change']:+.1f} points; "
-                     f"the paper's pattern ({claim}) {'holds' if holds(claim, t) else 'does not hold'}.")
+                     f"the paper's pattern ({claim}) {outcome(claim, t)}.")
     return "\n".join(lines)
