@@ -7,13 +7,14 @@ __all__ = ['SCORERS', 'Measured', 'Config', 'resample_weights', 'resampled', 'me
            'evaluate', 'versions', 'code_hash', 'describe', 'trained', 'run_outputs', 'write_records', 'read_records',
            'run', 'finished']
 
-# %% ../nbs/30_experiment.ipynb #8f4ee357
+# %% ../nbs/30_experiment.ipynb #56faef67
 import hashlib
 import importlib.metadata
 import importlib.util
 import json
 import os
 import platform
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from .scorers import make_scorer
 from .temperature import fit_temperature
 from .unified import U2C
 
-# %% ../nbs/30_experiment.ipynb #01d7ee18
+# %% ../nbs/30_experiment.ipynb #f760fba9
 @dataclass(frozen=True)
 class Config:
     "What one run is about"
@@ -50,7 +51,7 @@ class Config:
             if value not in known: raise ValueError(f"{name}: found {value!r}, expected one of {', '.join(known)}")
         if self.resamples < 2: raise ValueError(f"resamples: found {self.resamples}, expected 2 or more")
 
-# %% ../nbs/30_experiment.ipynb #c25a3964
+# %% ../nbs/30_experiment.ipynb #df030b1e
 def resample_weights(
     n: int,  # rows
     resamples: int,
@@ -59,7 +60,7 @@ def resample_weights(
     "Counts of rows drawn with replacement"
     return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), resamples).astype(np.float32)
 
-# %% ../nbs/30_experiment.ipynb #45585002
+# %% ../nbs/30_experiment.ipynb #1df7c72a
 def resampled(
     probs: ArrayLike,  # (n, c+1)
     labels: ArrayLike | None,  # (n,)
@@ -73,21 +74,22 @@ def resampled(
     gaps[np.arange(len(p)), confidence_bins(confidence)[1]] = confidence.numpy() - right
     return dict(err=weights @ (~right).astype(np.float32) / len(p), ece=np.abs(weights @ gaps).sum(1) / len(p))
 
-# %% ../nbs/30_experiment.ipynb #98370b97
+# %% ../nbs/30_experiment.ipynb #03e56a13
 def measure(
     model: Calibrator,
     x: Outputs,
+    u: Tensor,  # (n,) its scores
     weights: np.ndarray,  # (resamples, n)
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:  # the metrics, and err and ece of every resample
     "The metrics of one method on one data set"
-    p, y = model.predict_proba(x), x.labels
+    p, y = model.predict_proba(x, u), x.labels
     draws = resampled(p, y, weights)
     row = dict(n=len(x), err=err(p, y), ece=ece(p, y), ece_torchmetrics=ece(p, y, closed=False),
-        nll=nll(model.predict_log_proba(x), y, log=True), nll_floored=nll(p, y, floor=1e-6), abstain=(p.argmax(1) == x.n_classes).double().mean().item())
+        nll=nll(model.predict_log_proba(x, u), y, log=True), nll_floored=nll(p, y, floor=1e-6), abstain=(p.argmax(1) == x.n_classes).double().mean().item())
     for metric, values in draws.items(): row[f"{metric}_low"], row[f"{metric}_high"] = np.quantile(values, [0.025, 0.975])
     return row, draws
 
-# %% ../nbs/30_experiment.ipynb #acaebe9b
+# %% ../nbs/30_experiment.ipynb #eba2195d
 def ood_metrics(
     u_in: Tensor,  # scores of in-domain test rows
     u: Tensor,  # scores of a data set
@@ -97,7 +99,7 @@ def ood_metrics(
     if not group.endswith("ood"): return dict(auroc=np.nan, aupr=np.nan, fpr95=np.nan)
     return dict(auroc=auroc(u_in, u), aupr=aupr(u_in, u), fpr95=fpr_at_tpr(u_in, u))
 
-# %% ../nbs/30_experiment.ipynb #efee96af
+# %% ../nbs/30_experiment.ipynb #512586b4
 def fit_methods(
     scorer: str,  # a name of `list_scorers`
     va: Outputs,  # in-domain validation data
@@ -105,19 +107,20 @@ def fit_methods(
     tau: float,  # the temperature
     alpha: float = 0.95,
 ) -> dict[str, Calibrator]:  # "rc", "u2c" and "u2c_linear", fitted
-    "RC, U2C and linear U2C for one score"
+    "RC, U2C and linear U2C for one score, which is fitted once"
     options = {"head": head} if scorer == "ash" else {}
-    new = lambda: make_scorer(scorer, **options)
-    methods = {"rc": RejectOrClassify(new(), alpha, tau), "u2c": U2C(new(), alpha, temperature=tau), "u2c_linear": U2C(new(), alpha, "linear", temperature=tau)}
-    return {name: m.fit(va) for name, m in methods.items()}
+    u = make_scorer(scorer, **options).fit(va, tau)
+    methods = {"rc": RejectOrClassify(u, alpha, tau), "u2c": U2C(u, alpha, temperature=tau), "u2c_linear": U2C(u, alpha, "linear", temperature=tau)}
+    scores = u.score(va)
+    return {name: m.fit(va, scores) for name, m in methods.items()}
 
-# %% ../nbs/30_experiment.ipynb #5ee0a98e
+# %% ../nbs/30_experiment.ipynb #61d2e378
 SCORERS = ("maxlogit", "ash", "mahalanobis", "knn")
 
-# %% ../nbs/30_experiment.ipynb #db59aadf
+# %% ../nbs/30_experiment.ipynb #c62710fd
 Measured = tuple[dict[str, float], dict[str, np.ndarray]]  # what `measure` returns
 
-# %% ../nbs/30_experiment.ipynb #80c0c811
+# %% ../nbs/30_experiment.ipynb #f18bee14
 def change(
     method: Measured,
     rc: Measured,
@@ -129,29 +132,32 @@ def change(
         out[f"{m}_change_se"] = float((method[1][m] - rc[1][m]).std(ddof=1))
     return out
 
-# %% ../nbs/30_experiment.ipynb #80c3c616
+# %% ../nbs/30_experiment.ipynb #fe8fdf38
 def evaluate(
-    outputs: dict[str, Outputs],  # va first, then te, then the others
-    groups: dict[str, str],  # data set -> group
+    outputs: Mapping[str, Outputs],  # va first; taken one at a time, so they may be read from disk as they are asked for
+    groups: Mapping[str, str],  # data set -> group
     head: tuple[Tensor, Tensor],  # the network's last layer
     alpha: float = 0.95,
     resamples: int = 1000,
 ) -> pd.DataFrame:  # one row for each (data set, scorer, method)
     "Fit on va, measure everywhere"
-    va, te = list(outputs.values())[:2]
+    va = outputs[next(iter(outputs))]
     tau = fit_temperature(va.logits, in_domain_labels(va))
     fitted = {s: fit_methods(s, va, head, tau, alpha) for s in SCORERS}
-    rows = []
-    for name, x in outputs.items():
+    del va
+    rows, u_in = [], {}  # scores of the latest in-domain data set: te, once it has been seen
+    for name in outputs:
+        x, group = outputs[name], groups[name]
         weights = resample_weights(len(x), resamples)
         for scorer, methods in fitted.items():
-            measured = {m: measure(model, x, weights) for m, model in methods.items()}
-            u = methods["rc"].scorer
-            common: dict[str, Any] = dict(dataset=name, group=groups[name], scorer=scorer) | ood_metrics(u.score(te), u.score(x), groups[name])
+            u = methods["rc"].scorer.score(x)
+            if group == "in-domain": u_in[scorer] = u
+            measured = {m: measure(model, x, u, weights) for m, model in methods.items()}
+            common: dict[str, Any] = dict(dataset=name, group=group, scorer=scorer) | ood_metrics(u_in[scorer], u, group)
             rows += [common | dict(method=m) | row | ({} if m == "rc" else change((row, draws), measured["rc"])) for m, (row, draws) in measured.items()]
     return pd.DataFrame(rows)
 
-# %% ../nbs/30_experiment.ipynb #e0cecf29
+# %% ../nbs/30_experiment.ipynb #38255ea9
 def versions() -> dict[str, str]:
     "The packages whose arithmetic a result rests on"
     found = {"python": platform.python_version()}
@@ -160,7 +166,7 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError: pass
     return found
 
-# %% ../nbs/30_experiment.ipynb #f9de800e
+# %% ../nbs/30_experiment.ipynb #9e068230
 def code_hash(
     *modules: str,  # names of this package's modules; all of them if none is named
 ) -> str:  # 16 hexadecimal digits
@@ -169,7 +175,7 @@ def code_hash(
     names = modules or sorted(p.stem for p in here.glob("*.py"))
     return hashlib.sha256(b"".join((here / f"{m}.py").read_bytes() for m in names)).hexdigest()[:16]
 
-# %% ../nbs/30_experiment.ipynb #7f37b101
+# %% ../nbs/30_experiment.ipynb #13613751
 def describe(
     config: Config,
     *modules: str,  # whose source matters; all if none is named
@@ -177,7 +183,7 @@ def describe(
     "All that decides a result"
     return {"config": asdict(config), "data": data_hash(load_benchmark(config.benchmark, config.limit)), "versions": versions(), "code": code_hash(*modules)}
 
-# %% ../nbs/30_experiment.ipynb #9e4236ac
+# %% ../nbs/30_experiment.ipynb #bb97bb85
 def trained(
     config: Config,
     splits: dict[str, Split],
@@ -191,7 +197,7 @@ def trained(
     net.load_state_dict(cached(folder and folder / "weights.safetensors", about, make))
     return net.eval().requires_grad_(False)
 
-# %% ../nbs/30_experiment.ipynb #cfcc1413
+# %% ../nbs/30_experiment.ipynb #d337e3ee
 def run_outputs(
     config: Config,
     folder: Path | None = None,  # where weights and outputs are kept
@@ -208,7 +214,7 @@ def run_outputs(
     outputs = {k: Outputs(*(tensors[f"{k}/{part}"] for part in ("features", "logits", "labels"))) for k in tests}
     return outputs, (net.head.weight, net.head.bias)
 
-# %% ../nbs/30_experiment.ipynb #b49a8bec
+# %% ../nbs/30_experiment.ipynb #bbba3b9e
 def write_records(
     records: pd.DataFrame,
     path: Path,
@@ -219,14 +225,14 @@ def write_records(
     records.to_csv(partial, index=False, float_format="%.8g")
     os.replace(partial, path)
 
-# %% ../nbs/30_experiment.ipynb #06411e6d
+# %% ../nbs/30_experiment.ipynb #85e55aa7
 def read_records(
     path: Path | str,
 ) -> pd.DataFrame:
     "Records from a CSV file"
     return pd.read_csv(path)
 
-# %% ../nbs/30_experiment.ipynb #32a0f4c4
+# %% ../nbs/30_experiment.ipynb #75e226a6
 def run(
     config: Config,
     folder: Path | str | None = None,  # where to keep weights, outputs and records
@@ -242,7 +248,7 @@ def run(
         (folder / "about.json").write_text(json.dumps(describe(config), indent=1))  # last: its presence says that the records are whole
     return records
 
-# %% ../nbs/30_experiment.ipynb #4b2621c2
+# %% ../nbs/30_experiment.ipynb #d66286a9
 def finished(
     config: Config,
     folder: Path,

@@ -8,7 +8,7 @@ __all__ = ['BLUE', 'VERMILLION', 'GREEN', 'PINK', 'BLACK', 'look', 'dress', 'col
            'plane', 'name_borders', 'figure_1', 'plot_reliability', 'plot_link', 'plot_risk_coverage', 'plot_scores',
            'doubt', 'curves_of', 'link_grid', 'figure_calibration']
 
-# %% ../nbs/32_figures.ipynb #6bf68f76
+# %% ../nbs/32_figures.ipynb #3950c6ad
 from collections.abc import Mapping
 from itertools import product
 from typing import Any
@@ -32,10 +32,10 @@ from .reject import Calibrator
 from .temperature import tempered_lse
 from .unified import U2C
 
-# %% ../nbs/32_figures.ipynb #4f05256d
+# %% ../nbs/32_figures.ipynb #6ae290be
 BLUE, VERMILLION, GREEN, PINK, BLACK = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000"
 
-# %% ../nbs/32_figures.ipynb #3153ce9b
+# %% ../nbs/32_figures.ipynb #efad6cad
 def look(
     i: int,  # the number of the curve
 ) -> dict[str, Any]:  # keywords for `ax.plot`
@@ -43,7 +43,7 @@ def look(
     colors, dashes = (BLUE, VERMILLION, GREEN, PINK, BLACK), ("-", "--", "-.", ":")
     return dict(color=colors[i % len(colors)], ls=dashes[i % len(dashes)])
 
-# %% ../nbs/32_figures.ipynb #fb932fe5
+# %% ../nbs/32_figures.ipynb #6ad48505
 def dress(
     ax: Axes,
     xlabel: str,
@@ -57,7 +57,7 @@ def dress(
     ax.tick_params(labelsize=8)
     ax.spines[["top", "right"]].set_visible(False)
 
-# %% ../nbs/32_figures.ipynb #3cd1ae04
+# %% ../nbs/32_figures.ipynb #2749f02d
 def columns(
     **named: ArrayLike,  # one-dimensional, each under the name to complain about
 ) -> list[np.ndarray]:  # in the order given
@@ -71,7 +71,7 @@ def columns(
         arrays.append(x.cpu().numpy())
     return arrays
 
-# %% ../nbs/32_figures.ipynb #89e09830
+# %% ../nbs/32_figures.ipynb #650deb90
 def regions(
     tau_u: ArrayLike,  # (n,) tau_u(u(x))
     max_logit: ArrayLike,  # (n,) largest tempered logit
@@ -81,7 +81,7 @@ def regions(
     t, f, rc = columns(tau_u=tau_u, max_logit=max_logit, rc_rejects=rc_rejects)
     return np.array(["A", "B", "C", "D"])[(f <= t) + 2 * rc.astype(bool)]
 
-# %% ../nbs/32_figures.ipynb #8aeb8b64
+# %% ../nbs/32_figures.ipynb #79214c8d
 def view(
     tau_u: np.ndarray,  # (n,)
     max_logit: np.ndarray,  # (n,)
@@ -97,7 +97,7 @@ def view(
     far = 0.5 * (top - bottom)
     return (max(left, bottom - far), min(right, top + far)), (bottom, top)
 
-# %% ../nbs/32_figures.ipynb #d873ceb2
+# %% ../nbs/32_figures.ipynb #22b56e5e
 def shade_regions(
     ax: Axes,
     xlim: tuple[float, float],
@@ -114,7 +114,7 @@ def shade_regions(
     ax.axvline(theta_at, color=BLACK, lw=1, ls="--", zorder=1)
     ax.set(xlim=xlim, ylim=ylim)
 
-# %% ../nbs/32_figures.ipynb #b2a1e02a
+# %% ../nbs/32_figures.ipynb #d57957e5
 def letter_regions(
     ax: Axes,
     theta_at: float,
@@ -129,7 +129,7 @@ def letter_regions(
             ax.annotate(text, (x, y), (4 * dx, (3 + 11 * i + 3 * (dy < 0 < i)) * dy), textcoords="offset points", ha="left" if dx > 0 else "right", va="bottom" if dy > 0 else "top",
                         fontsize=size, color=color, weight="bold", zorder=5, path_effects=[withStroke(linewidth=2.5, foreground="white")])
 
-# %% ../nbs/32_figures.ipynb #be56fd07
+# %% ../nbs/32_figures.ipynb #f3efc313
 def plot_regions(
     ax: Axes,
     tau_u: ArrayLike,  # (n,) tau_u(u(x))
@@ -153,7 +153,7 @@ def plot_regions(
     dress(ax, r"$\tau_u(u(x))$", r"$\max_i\, f_\tau(x)_i$")
     return dots
 
-# %% ../nbs/32_figures.ipynb #c8d99aa9
+# %% ../nbs/32_figures.ipynb #03f0e66e
 def pick_examples(
     epistemic: ArrayLike,  # (n,) in [0, 1]
     aleatoric: ArrayLike,  # (n,) in [0, 1]
@@ -170,7 +170,7 @@ def pick_examples(
         if not near.any() and not (cell[taken] == cell[row]).all(1).any(): taken.append(int(row))
     return np.array(taken)
 
-# %% ../nbs/32_figures.ipynb #41aff5f0
+# %% ../nbs/32_figures.ipynb #373a9dac
 def frame_examples(
     ax: Axes,
     n_classes: int | None = None,  # c; the lower boundary needs it
@@ -184,7 +184,7 @@ def frame_examples(
     ax.set_aspect("equal")
     dress(ax, r"epistemic: $P(\mathrm{abstain} \mid x)$", r"largest class probability, $\pi_f(x)$")
 
-# %% ../nbs/32_figures.ipynb #2e0d412d
+# %% ../nbs/32_figures.ipynb #d7433de1
 def check_images(
     images: ArrayLike,  # (n, h, w), or (n, h, w, 3) in colour
     n: int,  # rows that it must match
@@ -195,7 +195,7 @@ def check_images(
     if pixels.ndim not in (3, 4) or len(pixels) != n: raise ValueError(f"{name}: found shape {pixels.shape}, expected ({n}, h, w) or ({n}, h, w, 3)")
     return pixels
 
-# %% ../nbs/32_figures.ipynb #969705f4
+# %% ../nbs/32_figures.ipynb #338f0d94
 def plot_examples(
     ax: Axes,
     images: ArrayLike,  # (n, h, w) in 0..1, 1 for ink, or (n, h, w, 3) in colour
@@ -215,17 +215,17 @@ def plot_examples(
     frame_examples(ax, n_classes, margin=1.6 * half)
     return rows
 
-# %% ../nbs/32_figures.ipynb #917d1ccb
+# %% ../nbs/32_figures.ipynb #bf84359f
 def plane(
     u2c: U2C,  # fitted
     x: Outputs,
 ) -> tuple[Tensor, Tensor]:  # (n,) tau_u(u(x)) and (n,) largest tempered logit
     "The coordinates of Figure 1a"
     u2c.check_ready(x)
-    z = u2c.extended_logits(x)
+    z = u2c.extended_logits(x, u2c.scorer.score(x))
     return z[:, -1], z[:, :-1].amax(1)
 
-# %% ../nbs/32_figures.ipynb #01f35a33
+# %% ../nbs/32_figures.ipynb #587d9218
 def name_borders(
     ax: Axes,
 ) -> None:
@@ -233,7 +233,7 @@ def name_borders(
     handles = [Line2D([], [], marker="s", ms=7, mfc="none", mew=1.4, ls="none", color=look(i)["color"], label=name) for i, name in enumerate(("right", "wrong"))]
     ax.legend(handles=handles, loc="upper right", frameon=False, fontsize=8, handletextpad=0.2)
 
-# %% ../nbs/32_figures.ipynb #1bce0a3d
+# %% ../nbs/32_figures.ipynb #72aad440
 def figure_1(
     rc: Calibrator,  # reject-or-classify, fitted
     u2c: U2C,  # fitted, with the same score
@@ -260,7 +260,7 @@ def figure_1(
     for ax, title in zip(axs, ("(a)", "(b) in-domain", "(c) out-of-domain")): ax.set_title(title, fontsize=9, loc="left")
     return fig
 
-# %% ../nbs/32_figures.ipynb #1b162e27
+# %% ../nbs/32_figures.ipynb #7e8db1db
 def plot_reliability(
     ax: Axes,
     bins: Bins,  # from `reliability_bins`
@@ -285,7 +285,7 @@ def plot_reliability(
     if title: strip.set_title(title, fontsize=9, pad=3)
     return bars, gaps
 
-# %% ../nbs/32_figures.ipynb #ad2e448e
+# %% ../nbs/32_figures.ipynb #f61244c9
 def plot_link(
     ax: Axes,
     u: ArrayLike,  # (m,) a grid of scores
@@ -308,7 +308,7 @@ def plot_link(
     dress(ax, "$u$", r"$\tau_u(u)$")
     return curve
 
-# %% ../nbs/32_figures.ipynb #64b9ab96
+# %% ../nbs/32_figures.ipynb #5168c13c
 def plot_risk_coverage(
     ax: Axes,
     curves: Mapping[str, tuple[ArrayLike, ArrayLike]],  # name -> coverage and risk, from `risk_coverage`
@@ -323,7 +323,7 @@ def plot_risk_coverage(
     dress(ax, "coverage", "risk")
     return lines
 
-# %% ../nbs/32_figures.ipynb #f24fbe58
+# %% ../nbs/32_figures.ipynb #cfc96d6d
 def plot_scores(
     ax: Axes,
     u_by_group: Mapping[str, ArrayLike],  # name -> (n,) scores
@@ -347,7 +347,7 @@ def plot_scores(
     dress(ax, "$u$", "density")
     return outlines
 
-# %% ../nbs/32_figures.ipynb #ba991ed4
+# %% ../nbs/32_figures.ipynb #06c55f0a
 def doubt(
     m: Calibrator,  # fitted
     x: Outputs,  # labelled
@@ -357,7 +357,7 @@ def doubt(
     y = check_labels(x.labels, len(x), x.n_classes).to(top.device)
     return -torch.expm1(top.double()), (prediction != y).double()  # 1 - p, without rounding p to 1
 
-# %% ../nbs/32_figures.ipynb #dfe1f6bb
+# %% ../nbs/32_figures.ipynb #5c76b7e7
 def curves_of(
     methods: Mapping[str, Calibrator],  # fitted
     data: Mapping[str, Outputs],  # labelled
@@ -366,7 +366,7 @@ def curves_of(
     doubts = {name: [doubt(m, x) for x in data.values()] for name, m in methods.items()}
     return {name: risk_coverage(*(torch.cat(parts) for parts in zip(*d))) for name, d in doubts.items()}
 
-# %% ../nbs/32_figures.ipynb #7b87bec1
+# %% ../nbs/32_figures.ipynb #da45266e
 def link_grid(
     u2c: U2C,  # fitted
     u: Tensor,  # (n,) scores that it should span
@@ -377,7 +377,7 @@ def link_grid(
     grid = torch.linspace(low, high, points).to(u2c.theta)
     return grid, u2c.tau_u(grid[:, None])[:, 0]
 
-# %% ../nbs/32_figures.ipynb #931daec3
+# %% ../nbs/32_figures.ipynb #7c761c36
 def figure_calibration(
     rc: Calibrator,  # reject-or-classify, fitted
     u2c: U2C,  # fitted, with the same score

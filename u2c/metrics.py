@@ -6,7 +6,7 @@
 __all__ = ['check_probs', 'err', 'Bins', 'confidence_bins', 'reliability_bins', 'ece', 'nll', 'check_scores', 'detections',
            'auroc', 'aupr', 'fpr_at_tpr', 'risk_coverage', 'aurc']
 
-# %% ../nbs/01_metrics.ipynb #5f09e82e
+# %% ../nbs/01_metrics.ipynb #8c4cedb3
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .core import ArrayLike, as_tensor, check_finite, check_labels, check_matrix, widen
 
-# %% ../nbs/01_metrics.ipynb #ac6924ee
+# %% ../nbs/01_metrics.ipynb #fab5febb
 def check_probs(
     probs: ArrayLike,  # (n, c+1)
     labels: ArrayLike | None,  # (n,)
@@ -34,7 +34,7 @@ def check_probs(
         raise ValueError(f"{name}: found a row that sums to {float(total[(total - 1).abs().argmax()]):.4g}, expected probabilities, which sum to 1")
     return p, check_labels(labels, len(p), p.shape[1] - 1).to(p.device)
 
-# %% ../nbs/01_metrics.ipynb #931074ee
+# %% ../nbs/01_metrics.ipynb #1a8474e9
 def err(
     probs: ArrayLike,  # (n, c+1) probabilities, the last column for abstaining
     labels: ArrayLike | None,  # (n,) in 0..c, c for abstaining
@@ -43,7 +43,7 @@ def err(
     p, y = check_probs(probs, labels)
     return (p.argmax(1) != y).double().mean().item()
 
-# %% ../nbs/01_metrics.ipynb #0db2625c
+# %% ../nbs/01_metrics.ipynb #3cdfa445
 class Bins(NamedTuple):
     "Rows grouped by confidence; an empty bin has nan for accuracy and confidence"
     edges: Tensor  # (bins + 1,) where one bin ends and the next begins
@@ -51,7 +51,7 @@ class Bins(NamedTuple):
     confidence: Tensor  # (bins,) their mean confidence
     accuracy: Tensor  # (bins,) the share of them that is right
 
-# %% ../nbs/01_metrics.ipynb #1098abbb
+# %% ../nbs/01_metrics.ipynb #1bc857e4
 def confidence_bins(
     confidence: Tensor,  # (n,) in [0, 1]
     n_bins: int = 15,
@@ -67,7 +67,7 @@ def confidence_bins(
     bins = torch.bucketize(confidence, edges, right=True) - 1
     return (edges, bins.clamp_max(n_bins - 1)) if closed else (torch.cat([edges, edges[-1:]]), bins)
 
-# %% ../nbs/01_metrics.ipynb #d54b8741
+# %% ../nbs/01_metrics.ipynb #a9b0b0ab
 def reliability_bins(
     probs: ArrayLike,  # (n, c+1) probabilities
     labels: ArrayLike | None,  # (n,) in 0..c
@@ -84,7 +84,7 @@ def reliability_bins(
     count = total(torch.ones_like(confidence))
     return Bins(edges, count.long(), total(confidence) / count, total(prediction == y) / count)
 
-# %% ../nbs/01_metrics.ipynb #2861a2e4
+# %% ../nbs/01_metrics.ipynb #79fae3c3
 def ece(
     probs: ArrayLike,  # (n, c+1) probabilities, the last column for abstaining
     labels: ArrayLike | None,  # (n,) in 0..c, c for abstaining
@@ -102,7 +102,7 @@ def ece(
     if norm == "max": return gap.max().item()
     raise ValueError(f"norm: found {norm!r}, expected 'l1', 'l2' or 'max'")
 
-# %% ../nbs/01_metrics.ipynb #373f6657
+# %% ../nbs/01_metrics.ipynb #d6d07ac9
 def nll(
     probs: ArrayLike,  # (n, c+1) probabilities, the last column for abstaining
     labels: ArrayLike | None,  # (n,) in 0..c, c for abstaining
@@ -112,12 +112,12 @@ def nll(
     "The mean negative log-probability of the labels"
     if floor < 0: raise ValueError(f"floor: found {floor}, expected 0 or more")
     p, y = check_probs(probs, labels, log)
-    right = p.double().gather(1, y[:, None])
+    right = p.gather(1, y[:, None]).double()
     if log and floor: right = right.exp()
     if floor or not log: right = (right + floor).log()
     return -right.mean().item()
 
-# %% ../nbs/01_metrics.ipynb #ed4e9d2b
+# %% ../nbs/01_metrics.ipynb #55ae896b
 def check_scores(
     u_in: ArrayLike,  # (n,)
     u_out: ArrayLike,  # (m,)
@@ -131,7 +131,7 @@ def check_scores(
         both.append(u.double().cpu().numpy())
     return np.concatenate(both), np.repeat([False, True], [len(u) for u in both])
 
-# %% ../nbs/01_metrics.ipynb #88cabcde
+# %% ../nbs/01_metrics.ipynb #3b097e7a
 def detections(
     u_in: ArrayLike,  # (n,) in-domain scores
     u_out: ArrayLike,  # (m,) out-of-domain scores
@@ -141,7 +141,7 @@ def detections(
     values, group = np.unique(-u, return_inverse=True)
     return np.bincount(group[~out], minlength=len(values)).cumsum(), np.bincount(group[out], minlength=len(values)).cumsum()
 
-# %% ../nbs/01_metrics.ipynb #4e0d8cea
+# %% ../nbs/01_metrics.ipynb #cc6f963e
 def auroc(
     u_in: ArrayLike,  # (n,) in-domain scores
     u_out: ArrayLike,  # (m,) out-of-domain scores
@@ -150,7 +150,7 @@ def auroc(
     false, true = (np.concatenate([[0], x]) / x[-1] for x in detections(u_in, u_out))
     return float(np.trapezoid(true, false))
 
-# %% ../nbs/01_metrics.ipynb #1f35505d
+# %% ../nbs/01_metrics.ipynb #f41373bc
 def aupr(
     u_in: ArrayLike,  # (n,) in-domain scores
     u_out: ArrayLike,  # (m,) out-of-domain scores
@@ -159,7 +159,7 @@ def aupr(
     false, true = detections(u_in, u_out)
     return float((np.diff(true, prepend=0) * true / (true + false)).sum() / true[-1])
 
-# %% ../nbs/01_metrics.ipynb #fa45b3e0
+# %% ../nbs/01_metrics.ipynb #270125a9
 def fpr_at_tpr(
     u_in: ArrayLike,  # (n,) in-domain scores
     u_out: ArrayLike,  # (m,) out-of-domain scores
@@ -170,7 +170,7 @@ def fpr_at_tpr(
     false, true = detections(u_in, u_out)
     return float(false[np.argmax(true >= tpr * true[-1])] / false[-1])
 
-# %% ../nbs/01_metrics.ipynb #4ed8e30c
+# %% ../nbs/01_metrics.ipynb #de373e56
 def risk_coverage(
     u: ArrayLike,  # (n,) uncertainty: the largest are declined first
     loss: ArrayLike,  # (n,) what a row costs if answered, such as 1 for an error
@@ -185,7 +185,7 @@ def risk_coverage(
     rows = np.arange(1, len(u) + 1)
     return rows / len(u), np.repeat(mean_loss, size).cumsum() / rows
 
-# %% ../nbs/01_metrics.ipynb #fe0e671e
+# %% ../nbs/01_metrics.ipynb #cc5d7560
 def aurc(
     u: ArrayLike,  # (n,) uncertainty
     loss: ArrayLike,  # (n,) what a row costs if answered

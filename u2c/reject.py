@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['fit_threshold', 'Calibrator', 'RejectOrClassify']
 
-# %% ../nbs/04_reject.ipynb #b6de90f1
+# %% ../nbs/04_reject.ipynb #cc17487f
 import math
 import warnings
 from typing import Self
@@ -18,7 +18,7 @@ from .core import Fitted, Outputs, in_domain_labels, widen
 from .scorers import Scorer, make_scorer
 from .temperature import fit_temperature
 
-# %% ../nbs/04_reject.ipynb #ae77671c
+# %% ../nbs/04_reject.ipynb #89b5753b
 def fit_threshold(
     u: Tensor,  # (n,) scores of in-domain data
     alpha: float = 0.95,  # the share of them below the threshold
@@ -31,7 +31,7 @@ def fit_threshold(
     if rejected > meant + 0.01: warnings.warn(f"fit_threshold: ties at theta = {theta:.4g}: {rejected:.1%} of the rows are at or above it where {meant:.1%} were meant", stacklevel=3)
     return theta
 
-# %% ../nbs/04_reject.ipynb #f1aea167
+# %% ../nbs/04_reject.ipynb #84f0431e
 class Calibrator(Fitted):
     "A classifier with a reject option: c+1 probabilities, the last for abstaining"
     def __init__(
@@ -49,37 +49,38 @@ class Calibrator(Fitted):
     def fit(
         self,
         va: Outputs,  # in-domain validation data
+        u: Tensor | None = None,  # scores of `va`, if the scorer has been fitted to it already
     ) -> Self:
         "Learn tau, u and theta from in-domain data"
         y = in_domain_labels(va)
         tau = fit_temperature(va.logits, y, self.temperature) if isinstance(self.temperature, str) else float(self.temperature)
-        u = self.scorer.fit(va, tau).score(va)
+        if u is None: u = self.scorer.fit(va, tau).score(va)
         theta = fit_threshold(u, self.alpha)
         self._fit(va, u, tau, theta)
         self.tau, self.theta = (torch.tensor(v, dtype=torch.float64, device=va.device) for v in (tau, theta))
         self.n_classes = torch.tensor(va.n_classes, device=va.device)
         return self
 
-    def predict_proba(self, x: Outputs) -> Tensor:
+    def predict_proba(self, x: Outputs, u: Tensor | None = None) -> Tensor:
         "(n, c+1) probabilities"
-        return self._checked_logits(x).softmax(1)
+        return self._checked_logits(x, u).softmax(1)
 
-    def predict_log_proba(self, x: Outputs) -> Tensor:
+    def predict_log_proba(self, x: Outputs, u: Tensor | None = None) -> Tensor:
         "(n, c+1) log-probabilities, finite where probabilities underflow"
-        return self._checked_logits(x).log_softmax(1)
+        return self._checked_logits(x, u).log_softmax(1)
 
-    def predict(self, x: Outputs) -> Tensor:
+    def predict(self, x: Outputs, u: Tensor | None = None) -> Tensor:
         "(n,) most probable classes, c for abstaining"
-        return self._checked_logits(x).argmax(1)
+        return self._checked_logits(x, u).argmax(1)
 
     forward = predict_proba
 
-    def _checked_logits(self, x: Outputs) -> Tensor:
+    def _checked_logits(self, x: Outputs, u: Tensor | None) -> Tensor:
         self.check_ready(x)
         if not x.logits.is_meta and x.n_classes != self.n_classes: raise ValueError(f"logits: found {x.n_classes} classes, expected {int(self.n_classes)}, as in fit")
-        return self.extended_logits(x)
+        return self.extended_logits(x, self.scorer.score(x) if u is None else u)
 
-    def extended_logits(self, x: Outputs) -> Tensor: raise NotImplementedError
+    def extended_logits(self, x: Outputs, u: Tensor) -> Tensor: raise NotImplementedError
 
     def _fit(self, va: Outputs, u: Tensor, tau: float, theta: float) -> None: "What else a method learns"
 
@@ -87,14 +88,15 @@ class Calibrator(Fitted):
         learned = "" if self.tau is None or self.tau.is_meta else f", tau={self.tau:.4g}, theta={self.theta:.4g}"
         return f"alpha={self.alpha}{learned}"
 
-# %% ../nbs/04_reject.ipynb #fb4a35a7
+# %% ../nbs/04_reject.ipynb #afdd9ad1
 class RejectOrClassify(Calibrator):
     "RC: abstain with probability 1 where u(x) >= theta, else never"
     def extended_logits(
         self,
         x: Outputs,
+        u: Tensor,  # (n,) its scores
     ) -> Tensor:  # (n, c+1), infinite where a probability is 0
         "Logits whose softmax is RC's answer"
         f = widen(x.logits) / self.tau
-        reject = (self.scorer.score(x).to(self.theta.dtype) >= self.theta)[:, None]
+        reject = (u.to(self.theta.dtype) >= self.theta)[:, None]
         return torch.cat([f.masked_fill(reject, -math.inf), torch.zeros_like(f[:, :1]).masked_fill(~reject, -math.inf)], 1)

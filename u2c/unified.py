@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['make_link', 'sigmoid', 'linear_gradient', 'segments', 'mlp_gradient', 'adam', 'fit_link', 'U2C']
 
-# %% ../nbs/05_unified.ipynb #abfad0f5
+# %% ../nbs/05_unified.ipynb #36932d22
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ from .reject import Calibrator
 from .scorers import Scorer
 from .temperature import tempered_lse
 
-# %% ../nbs/05_unified.ipynb #4b01ee2c
+# %% ../nbs/05_unified.ipynb #90293463
 def make_link(
     link: str = "mlp",  # "mlp": 1 -> hidden -> ReLU -> 1; "linear": 1 -> 1
     hidden: int = 64,  # units of the mlp
@@ -32,14 +32,14 @@ def make_link(
         layers = [nn.Linear(1, hidden), nn.ReLU(), nn.Linear(hidden, 1)] if link == "mlp" else [nn.Linear(1, 1)]
     return nn.Sequential(*layers).double().requires_grad_(False)
 
-# %% ../nbs/05_unified.ipynb #d0405b74
+# %% ../nbs/05_unified.ipynb #75038524
 def sigmoid(
     z: np.ndarray,
 ) -> np.ndarray:
     "The logistic function, by PyTorch: its vectorized exp is faster than numpy's"
     return torch.sigmoid(torch.from_numpy(z)).numpy()
 
-# %% ../nbs/05_unified.ipynb #50478cc7
+# %% ../nbs/05_unified.ipynb #9f3ecb72
 def linear_gradient(
     u: np.ndarray,  # (n,)
     lse: np.ndarray,  # (n,)
@@ -51,7 +51,7 @@ def linear_gradient(
         return np.array([g @ u, g.sum()]) / len(u)
     return gradient
 
-# %% ../nbs/05_unified.ipynb #e61dc644
+# %% ../nbs/05_unified.ipynb #d67aae67
 def segments(
     u: np.ndarray,  # (n,) ascending
     w: np.ndarray,  # (h,) slopes of the hidden units
@@ -64,7 +64,7 @@ def segments(
     start = np.concatenate([[0], cut[order]])
     return order, start, np.diff(start, append=len(u))
 
-# %% ../nbs/05_unified.ipynb #5bd7f253
+# %% ../nbs/05_unified.ipynb #a3c6e9e0
 def mlp_gradient(
     u: np.ndarray,  # (n,) ascending
     lse: np.ndarray,  # (n,)
@@ -89,7 +89,7 @@ def mlp_gradient(
         return np.concatenate([v * H, v * G, w * H + b * G, [g.sum()]]) / len(u)
     return gradient
 
-# %% ../nbs/05_unified.ipynb #3b27ebaf
+# %% ../nbs/05_unified.ipynb #1b02692a
 def adam(
     gradient: Callable[[np.ndarray], np.ndarray],
     p: np.ndarray,  # where to start
@@ -106,7 +106,7 @@ def adam(
         p -= lr / (1 - 0.9**t) * m / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
     return p
 
-# %% ../nbs/05_unified.ipynb #09844b85
+# %% ../nbs/05_unified.ipynb #dbb3f699
 def fit_link(
     u: Tensor,  # (n,) scores of in-domain data
     lse: Tensor,  # (n,) log-sum-exp of their tempered logits
@@ -127,7 +127,7 @@ def fit_link(
     nn.utils.vector_to_parameters(torch.from_numpy(p), net.parameters())
     return net.to(u.device).requires_grad_(False)
 
-# %% ../nbs/05_unified.ipynb #1443a7d1
+# %% ../nbs/05_unified.ipynb #96fb21e9
 class U2C(Calibrator):
     "Unified uncertainty calibration: softmax over the tempered logits and tau_u(u(x))"
     def __init__(
@@ -154,10 +154,11 @@ class U2C(Calibrator):
     def extended_logits(
         self,
         x: Outputs,
+        u: Tensor,  # (n,) its scores
     ) -> Tensor:  # (n, c+1)
         "The tempered logits and tau_u(u(x))"
         f = widen(x.logits) / self.tau
-        z = self.tau_u(self.scorer.score(x)[:, None].to(self.theta.dtype))
+        z = self.tau_u(u[:, None].to(self.theta.dtype))
         return torch.cat([f, z.to(f.dtype)], 1)
 
     def extra_repr(self) -> str: return f"{super().extra_repr()}, link={self.recipe['link']}"
