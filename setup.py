@@ -28,7 +28,7 @@ setup(
     package_data={"u2c": ["py.typed", "data/*"]},
     python_requires=">=" + cfg["min_python"],
     install_requires=lines("requirements"),
-    extras_require={"dev": lines("dev_requirements")},
+    extras_require={"dev": lines("dev_requirements"), "pretrained": lines("pretrained_requirements")},
     entry_points={
         "console_scripts": lines("console_scripts"),
         "nbdev": ["u2c=u2c._modidx:d"],  # lets nbdev link names to their pages

@@ -4,17 +4,18 @@
 
 # %% auto #0
 __all__ = ['SCORERS', 'Measured', 'Config', 'resample_weights', 'resampled', 'measure', 'ood_metrics', 'fit_methods', 'change',
-           'evaluate', 'versions', 'code_hash', 'describe', 'trained', 'run_outputs', 'write_records', 'read_records',
-           'run', 'finished']
+           'evaluate', 'versions', 'code_hash', 'imagenet_lists', 'lists_hash', 'describe', 'trained', 'run_outputs',
+           'Shards', 'imagenet_outputs', 'write_records', 'read_records', 'run', 'finished']
 
-# %% ../nbs/30_experiment.ipynb #56faef67
+# %% ../nbs/30_experiment.ipynb #9f11cc2d
 import hashlib
 import importlib.metadata
 import importlib.util
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,34 +25,43 @@ import pandas as pd  # type: ignore[import-untyped]
 import torch
 from torch import Tensor
 
-from .backbones import Backbone, make_backbone, one_thread, recipes, train_backbone
+from .backbones import Backbone, load_pretrained, make_backbone, one_thread, recipes, train_backbone
+from .bench_imagenet import IMAGENET, load_list
 from .bench_small import Split, benchmarks, data_hash, load_benchmark
 from .core import ArrayLike, Outputs, in_domain_labels
-from .features import cached, extract
+from .features import ImageFiles, cached, extract, extract_files, load_shards
 from .metrics import aupr, auroc, check_probs, confidence_bins, ece, err, fpr_at_tpr, nll
 from .reject import Calibrator, RejectOrClassify
 from .scorers import make_scorer
 from .temperature import fit_temperature
 from .unified import U2C
 
-# %% ../nbs/30_experiment.ipynb #f760fba9
+# %% ../nbs/30_experiment.ipynb #8b7a3d5a
 @dataclass(frozen=True)
 class Config:
     "What one run is about"
-    benchmark: str = "small"  # one of `benchmarks`
-    backbone: str = "resnet_small"  # one of `recipes`
+    benchmark: str = "small"  # "small", "fashion" or "imagenet"
+    backbone: str = "resnet_small"  # one of `recipes`; for imagenet a name of `load_pretrained`
     seed: int = 0  # of the training; the data stay the same
     alpha: float = 0.95  # share of in-domain data below the threshold
     resamples: int = 1000  # of the bootstrap
     limit: int | None = None  # rows of each split, to try things out
     epochs: int | None = None  # other than the backbone's recipe
+    data: str | None = None  # imagenet: the folder with the images
+    lists: str | None = None  # imagenet: the folder with the lists, if not the usual one
+    weights: str | None = None  # imagenet: a checkpoint to use in place of the published weights
+    float16: bool = False  # imagenet: store features in half precision
+    skip_bad: bool = False  # imagenet: leave out images that cannot be read
 
     def __post_init__(self) -> None:
-        for name, value, known in (("benchmark", self.benchmark, benchmarks), ("backbone", self.backbone, recipes)):
-            if value not in known: raise ValueError(f"{name}: found {value!r}, expected one of {', '.join(known)}")
+        known: dict[str, Any] = {"benchmark": (*benchmarks, "imagenet"), "backbone": recipes}
+        if self.benchmark == "imagenet": del known["backbone"]
+        for name, names in known.items():
+            if getattr(self, name) not in names: raise ValueError(f"{name}: found {getattr(self, name)!r}, expected one of {', '.join(names)}")
+        if self.benchmark == "imagenet" and not self.data: raise ValueError("data: found None, expected the folder with ImageNet's images")
         if self.resamples < 2: raise ValueError(f"resamples: found {self.resamples}, expected 2 or more")
 
-# %% ../nbs/30_experiment.ipynb #df030b1e
+# %% ../nbs/30_experiment.ipynb #25ab1780
 def resample_weights(
     n: int,  # rows
     resamples: int,
@@ -60,7 +70,7 @@ def resample_weights(
     "Counts of rows drawn with replacement"
     return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), resamples).astype(np.float32)
 
-# %% ../nbs/30_experiment.ipynb #1df7c72a
+# %% ../nbs/30_experiment.ipynb #568424b3
 def resampled(
     probs: ArrayLike,  # (n, c+1)
     labels: ArrayLike | None,  # (n,)
@@ -74,7 +84,7 @@ def resampled(
     gaps[np.arange(len(p)), confidence_bins(confidence)[1]] = confidence.numpy() - right
     return dict(err=weights @ (~right).astype(np.float32) / len(p), ece=np.abs(weights @ gaps).sum(1) / len(p))
 
-# %% ../nbs/30_experiment.ipynb #03e56a13
+# %% ../nbs/30_experiment.ipynb #5010905f
 def measure(
     model: Calibrator,
     x: Outputs,
@@ -89,7 +99,7 @@ def measure(
     for metric, values in draws.items(): row[f"{metric}_low"], row[f"{metric}_high"] = np.quantile(values, [0.025, 0.975])
     return row, draws
 
-# %% ../nbs/30_experiment.ipynb #eba2195d
+# %% ../nbs/30_experiment.ipynb #7a61396d
 def ood_metrics(
     u_in: Tensor,  # scores of in-domain test rows
     u: Tensor,  # scores of a data set
@@ -99,7 +109,7 @@ def ood_metrics(
     if not group.endswith("ood"): return dict(auroc=np.nan, aupr=np.nan, fpr95=np.nan)
     return dict(auroc=auroc(u_in, u), aupr=aupr(u_in, u), fpr95=fpr_at_tpr(u_in, u))
 
-# %% ../nbs/30_experiment.ipynb #512586b4
+# %% ../nbs/30_experiment.ipynb #4888562a
 def fit_methods(
     scorer: str,  # a name of `list_scorers`
     va: Outputs,  # in-domain validation data
@@ -114,13 +124,13 @@ def fit_methods(
     scores = u.score(va)
     return {name: m.fit(va, scores) for name, m in methods.items()}
 
-# %% ../nbs/30_experiment.ipynb #61d2e378
+# %% ../nbs/30_experiment.ipynb #b3ceee4b
 SCORERS = ("maxlogit", "ash", "mahalanobis", "knn")
 
-# %% ../nbs/30_experiment.ipynb #c62710fd
+# %% ../nbs/30_experiment.ipynb #93782dbe
 Measured = tuple[dict[str, float], dict[str, np.ndarray]]  # what `measure` returns
 
-# %% ../nbs/30_experiment.ipynb #f18bee14
+# %% ../nbs/30_experiment.ipynb #b1dda8c6
 def change(
     method: Measured,
     rc: Measured,
@@ -132,7 +142,7 @@ def change(
         out[f"{m}_change_se"] = float((method[1][m] - rc[1][m]).std(ddof=1))
     return out
 
-# %% ../nbs/30_experiment.ipynb #fe8fdf38
+# %% ../nbs/30_experiment.ipynb #ef1a7434
 def evaluate(
     outputs: Mapping[str, Outputs],  # va first; taken one at a time, so they may be read from disk as they are asked for
     groups: Mapping[str, str],  # data set -> group
@@ -157,7 +167,7 @@ def evaluate(
             rows += [common | dict(method=m) | row | ({} if m == "rc" else change((row, draws), measured["rc"])) for m, (row, draws) in measured.items()]
     return pd.DataFrame(rows)
 
-# %% ../nbs/30_experiment.ipynb #38255ea9
+# %% ../nbs/30_experiment.ipynb #f61adaa9
 def versions() -> dict[str, str]:
     "The packages whose arithmetic a result rests on"
     found = {"python": platform.python_version()}
@@ -166,7 +176,7 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError: pass
     return found
 
-# %% ../nbs/30_experiment.ipynb #9e068230
+# %% ../nbs/30_experiment.ipynb #49e0dcb7
 def code_hash(
     *modules: str,  # names of this package's modules; all of them if none is named
 ) -> str:  # 16 hexadecimal digits
@@ -175,15 +185,38 @@ def code_hash(
     names = modules or sorted(p.stem for p in here.glob("*.py"))
     return hashlib.sha256(b"".join((here / f"{m}.py").read_bytes() for m in names)).hexdigest()[:16]
 
-# %% ../nbs/30_experiment.ipynb #13613751
+# %% ../nbs/30_experiment.ipynb #ffb3b663
+def imagenet_lists(
+    config: Config,
+) -> dict[str, ImageFiles]:  # data set -> images, in the paper's order
+    "The lists of all ImageNet data sets that are there; ImageNet-va must be"
+    data, found = Path(config.data or "."), {}
+    for name in IMAGENET:
+        try: images = load_list(name, data, Path(config.lists) if config.lists else None)
+        except FileNotFoundError:
+            if name == "ImageNet-va": raise
+            continue
+        rows = np.linspace(0, len(images.names) - 1, min(config.limit or len(images.names), len(images.names))).astype(int)
+        found[name] = ImageFiles(images.root, [images.names[i] for i in rows], [images.labels[i] for i in rows])
+    return found
+
+# %% ../nbs/30_experiment.ipynb #25a0b70a
+def lists_hash(
+    lists: dict[str, ImageFiles],
+) -> str:  # 16 hexadecimal digits
+    "A hash of names and labels"
+    return hashlib.sha256(json.dumps({k: [v.names, v.labels] for k, v in lists.items()}).encode()).hexdigest()[:16]
+
+# %% ../nbs/30_experiment.ipynb #92568f33
 def describe(
     config: Config,
     *modules: str,  # whose source matters; all if none is named
 ) -> dict[str, Any]:
     "All that decides a result"
-    return {"config": asdict(config), "data": data_hash(load_benchmark(config.benchmark, config.limit)), "versions": versions(), "code": code_hash(*modules)}
+    data = lists_hash(imagenet_lists(config)) if config.benchmark == "imagenet" else data_hash(load_benchmark(config.benchmark, config.limit))
+    return {"config": asdict(config), "data": data, "versions": versions(), "code": code_hash(*modules)}
 
-# %% ../nbs/30_experiment.ipynb #bb97bb85
+# %% ../nbs/30_experiment.ipynb #38bfb493
 def trained(
     config: Config,
     splits: dict[str, Split],
@@ -197,7 +230,7 @@ def trained(
     net.load_state_dict(cached(folder and folder / "weights.safetensors", about, make))
     return net.eval().requires_grad_(False)
 
-# %% ../nbs/30_experiment.ipynb #d337e3ee
+# %% ../nbs/30_experiment.ipynb #a5281914
 def run_outputs(
     config: Config,
     folder: Path | None = None,  # where weights and outputs are kept
@@ -214,7 +247,37 @@ def run_outputs(
     outputs = {k: Outputs(*(tensors[f"{k}/{part}"] for part in ("features", "logits", "labels"))) for k in tests}
     return outputs, (net.head.weight, net.head.bias)
 
-# %% ../nbs/30_experiment.ipynb #bbba3b9e
+# %% ../nbs/30_experiment.ipynb #778fc159
+class Shards(Mapping[str, Outputs]):
+    "Outputs of data sets, read from disk when they are asked for"
+    def __init__(
+        self,
+        paths: dict[str, list[Path]],  # data set -> its shards
+    ):
+        self.paths = paths
+
+    def __getitem__(self, name: str) -> Outputs: return load_shards(self.paths[name])
+
+    def __iter__(self) -> Iterator[str]: return iter(self.paths)
+
+    def __len__(self) -> int: return len(self.paths)
+
+# %% ../nbs/30_experiment.ipynb #8bbd2f2b
+def imagenet_outputs(
+    config: Config,
+    folder: Path,  # where the shards go
+) -> tuple[Shards, tuple[Tensor, Tensor]]:  # outputs by data set, and the head
+    "What a pretrained network says about ImageNet's data sets, extracted or read back"
+    net = load_pretrained(config.backbone, config.weights)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cuda": net = net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    lists = imagenet_lists(config)
+    if absent := [k for k in IMAGENET if k not in lists]: print(f"not there, and left out: {', '.join(absent)}")
+    dtype = torch.float16 if config.float16 else torch.float32
+    paths = {k: extract_files(net, images, folder / "outputs" / k, dtype, device=device, skip_bad=config.skip_bad) for k, images in lists.items()}
+    return Shards(paths), (net.head.weight.cpu(), net.head.bias.cpu())
+
+# %% ../nbs/30_experiment.ipynb #617de0c8
 def write_records(
     records: pd.DataFrame,
     path: Path,
@@ -225,30 +288,32 @@ def write_records(
     records.to_csv(partial, index=False, float_format="%.8g")
     os.replace(partial, path)
 
-# %% ../nbs/30_experiment.ipynb #85e55aa7
+# %% ../nbs/30_experiment.ipynb #5748d22d
 def read_records(
     path: Path | str,
 ) -> pd.DataFrame:
     "Records from a CSV file"
     return pd.read_csv(path)
 
-# %% ../nbs/30_experiment.ipynb #75e226a6
+# %% ../nbs/30_experiment.ipynb #e2267de7
 def run(
     config: Config,
-    folder: Path | str | None = None,  # where to keep weights, outputs and records
+    folder: Path | str | None = None,  # where to keep weights, outputs and records; imagenet needs one
 ) -> pd.DataFrame:  # the records
     "The whole protocol for one backbone and one seed"
     folder = None if folder is None else Path(folder)
-    outputs, head = run_outputs(config, folder)
-    groups = {k: s.group for k, s in load_benchmark(config.benchmark, config.limit).items()}
-    with one_thread(): records = evaluate(outputs, groups, head, config.alpha, config.resamples)
+    imagenet = config.benchmark == "imagenet"
+    if imagenet and folder is None: raise ValueError("folder: found None, expected a folder for the outputs, which are too many to hold")
+    outputs, head = imagenet_outputs(config, folder) if imagenet and folder else run_outputs(config, folder)
+    splits: Mapping[str, Any] = IMAGENET if imagenet else load_benchmark(config.benchmark, config.limit)
+    with nullcontext() if imagenet else one_thread(): records = evaluate(outputs, {k: splits[k].group for k in outputs}, head, config.alpha, config.resamples)
     for i, name in enumerate(("benchmark", "backbone", "seed")): records.insert(i, name, getattr(config, name))
     if folder is not None:
         write_records(records, folder / "records.csv")
         (folder / "about.json").write_text(json.dumps(describe(config), indent=1))  # last: its presence says that the records are whole
     return records
 
-# %% ../nbs/30_experiment.ipynb #d66286a9
+# %% ../nbs/30_experiment.ipynb #c93dccda
 def finished(
     config: Config,
     folder: Path,

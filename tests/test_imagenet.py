@@ -1,0 +1,85 @@
+"The ImageNet track on a small tree, with real pretrained weights: tables, cache, resume, broken and absent data."
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from u2c.bench_imagenet import IMAGENET, example_tree
+from u2c.experiment import read_records
+
+bin = Path(sys.executable).parent
+
+
+def command(data: Path, out: Path, *more: str) -> list[str]:
+    return [str(bin / "u2c_reproduce"), "--benchmark", "imagenet", "--backbones", "efficientnet_lite0", "--data", str(data), "--out", str(out), *more]
+
+
+def shards(out: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(out)): p.read_bytes() for p in sorted(out.rglob("*.safetensors"))}
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    data = tmp_path_factory.mktemp("imagenet")
+    example_tree(data, n=24)
+    return data
+
+
+@pytest.fixture(scope="module")
+def whole(tree, tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole")
+    done = subprocess.run(command(tree, out), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return out, done.stdout
+
+
+def test_all_eleven_data_sets_are_in_the_table(whole):
+    out, said = whole
+    records = read_records(out / "records.csv")
+    assert list(records["dataset"].unique()) == list(IMAGENET) and len(records) == 11 * 4 * 3
+    assert set(records["n"]) == {24}
+    assert "OpenImage-O" in said and (out / "tables/efficientnet_lite0-u2c.tex").exists() and (out / "figures/calibration.png").exists()
+
+
+def test_killed_it_resumes_and_the_outputs_are_the_same_to_the_bit(tree, whole, tmp_path):
+    process = subprocess.Popen(command(tree, tmp_path), start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.time() + 300
+    while len(list(tmp_path.rglob("*.safetensors"))) < 3:
+        assert process.poll() is None and time.time() < deadline, "no shards appeared"
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert 3 <= len(shards(tmp_path)) < 11, "killed too late to tell"
+    assert subprocess.run(command(tree, tmp_path), capture_output=True).returncode == 0
+    assert shards(tmp_path) == shards(whole[0])
+    pd.testing.assert_frame_equal(read_records(tmp_path / "records.csv"), read_records(whole[0] / "records.csv"))
+
+
+def test_broken_and_absent_data(tmp_path):
+    data, out = tmp_path / "data", tmp_path / "out"
+    lists = example_tree(data, n=12)
+    (lists / "test_ninco.txt").unlink()
+    image = data / "images_largescale/texture/5.jpg"
+    image.write_bytes(image.read_bytes()[:2000])
+    check = subprocess.run([str(bin / "u2c_imagenet"), "check", "--data", str(data), "--read"], capture_output=True, text=True)
+    assert check.returncode == 1 and "texture/5.jpg" in check.stdout and "found no test_ninco.txt" in check.stdout
+    done = subprocess.run(command(data, out), capture_output=True, text=True)
+    assert done.returncode == 1 and "images: found 1 that cannot be read (images_largescale/texture/5.jpg)" in done.stderr
+    done = subprocess.run(command(data, out, "--skip-bad"), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    records = read_records(out / "records.csv")
+    assert "NINCO" not in set(records["dataset"]) and set(records[records["dataset"] == "Texture"]["n"]) == {11}
+    assert "texture/5.jpg" in (out / "efficientnet_lite0-seed0/outputs/Texture/unreadable.txt").read_text()
+    (lists / "test_imagenet_r.txt").write_text("images_largescale/imagenet-r/0.jpg 1000\n")
+    done = subprocess.run(command(data, out, "--skip-bad"), capture_output=True, text=True)
+    assert done.returncode == 2 and "test_imagenet_r.txt, line 1: found label 1000, expected 0..999" in done.stderr
+
+
+def test_imagenet_without_data_says_so(tmp_path):
+    done = subprocess.run([str(bin / "u2c_reproduce"), "--benchmark", "imagenet", "--out", str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 2 and "data: found None, expected the folder with ImageNet's images" in done.stderr
