@@ -26,8 +26,9 @@ test: setup  ## library and README in sync with the notebooks, every notebook, e
 sync: setup  ## export the library, clean the notebooks, write README.md
 	@$(BIN)/python .ci/sync.py
 
-bench: setup  ## time the fits beside the authors' procedure; writes _runs/bench.md
+bench: setup  ## time the fits beside the authors' procedure, and the ImageNet track; writes _runs/bench*.md
 	@$(BIN)/python tests/bench.py
+	@$(BIN)/python tests/bench_imagenet.py
 
 lab: setup  ## open JupyterLab on the notebooks
 	$(BIN)/jupyter lab --notebook-dir=nbs $(ARGS)

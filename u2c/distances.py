@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['class_gaussians', 'ridge_cholesky', 'Mahalanobis', 'nearest_torch', 'nearest', 'unit_rows', 'KNN']
 
-# %% ../nbs/03a_distances.ipynb #bb239ac6
+# %% ../nbs/03a_distances.ipynb #d29659ec
 import warnings
+from functools import partial
 
 import faiss
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from .core import Outputs, blocks, in_domain_labels, widen
 from .scorers import Scorer, need_features, register_scorer
 
-# %% ../nbs/03a_distances.ipynb #81e2eb14
+# %% ../nbs/03a_distances.ipynb #27ce724b
 def class_gaussians(
     phi: Tensor,  # (n, d) features
     y: Tensor,  # (n,) labels in 0..c-1
@@ -34,7 +35,7 @@ def class_gaussians(
     centers = sums[there] / count[there, None]
     return mean, mean + centers, total - (centers.T * count[there] / n) @ centers, total
 
-# %% ../nbs/03a_distances.ipynb #78a01206
+# %% ../nbs/03a_distances.ipynb #40a7f93d
 def ridge_cholesky(
     cov: Tensor,  # (d, d), positive semi-definite up to rounding
     ridge: float,  # added to the diagonal
@@ -45,7 +46,7 @@ def ridge_cholesky(
     if ridge < least: warnings.warn(f"mahalanobis: the ridge {ridge:.3g} is below what float64 resolves here; using {least:.3g}", stacklevel=5)
     return torch.linalg.cholesky(cov + max(ridge, least) * torch.eye(len(cov), dtype=cov.dtype, device=cov.device))
 
-# %% ../nbs/03a_distances.ipynb #2f5c483a
+# %% ../nbs/03a_distances.ipynb #d16441c8
 @register_scorer
 class Mahalanobis(Scorer):
     "Distance to the nearest class Gaussian, relative to the distance to the whole"
@@ -81,7 +82,7 @@ class Mahalanobis(Scorer):
         if not self.squared: md, md0 = md.sqrt(), md0.sqrt()
         return md - md0 if self.relative else md
 
-# %% ../nbs/03a_distances.ipynb #8bc2a548
+# %% ../nbs/03a_distances.ipynb #c0953579
 def nearest_torch(
     query: Tensor,  # (n, d)
     bank: Tensor,  # (m, d)
@@ -91,17 +92,19 @@ def nearest_torch(
     square = query.square().sum(1, keepdim=True) + bank.square().sum(1) - 2 * query @ bank.T
     return square.topk(k, 1, largest=False).values.clamp_min(0)
 
-# %% ../nbs/03a_distances.ipynb #5fb37592
+# %% ../nbs/03a_distances.ipynb #67197a3f
 def nearest(
     query: Tensor,  # (n, d) float32
     bank: Tensor,  # (m, d) float32
     k: int,  # how many neighbours, at most m
 ) -> Tensor:  # (n, k) squared distances, ascending
     "`nearest_torch`, by faiss where it can"
-    if query.device.type == "cpu": return torch.from_numpy(faiss.knn(query.numpy(), bank.numpy(), k)[0]).clamp_min(0)
+    if query.device.type == "cpu":
+        search = partial(faiss.knn_gpu, faiss.StandardGpuResources()) if faiss.get_num_gpus() else faiss.knn
+        return torch.from_numpy(search(query.numpy(), bank.numpy(), k)[0]).clamp_min(0)
     return torch.cat([nearest_torch(q, bank, k) for q in query.split(max(1, 2**24 // len(bank)))])
 
-# %% ../nbs/03a_distances.ipynb #d7836380
+# %% ../nbs/03a_distances.ipynb #3d7b0d0b
 def unit_rows(
     phi: Tensor,  # (n, d)
 ) -> Tensor:  # (n, d) float32, contiguous
@@ -109,7 +112,7 @@ def unit_rows(
     length = torch.linalg.vector_norm(phi, dim=1, keepdim=True, dtype=torch.float64)  # squares of float32 may overflow float32
     return (phi / torch.where(length > 0, length, 1)).float().contiguous()
 
-# %% ../nbs/03a_distances.ipynb #d475beb0
+# %% ../nbs/03a_distances.ipynb #2f8c20a2
 @register_scorer
 class KNN(Scorer):
     "Distance to the nearest validation features, all of unit length"

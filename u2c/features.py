@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['extract', 'digest', 'save_tensors', 'load_tensors', 'cached', 'ImageFiles', 'Pictures', 'shard_batches',
-           'forward_batch', 'report_bad', 'shard_about', 'one_shard', 'extract_files', 'load_shards']
+           'forward_batch', 'report_bad', 'shard_about', 'write_manifest', 'one_shard', 'extract_files', 'load_shards']
 
-# %% ../nbs/11_features.ipynb #704bbf75
+# %% ../nbs/11_features.ipynb #a46b497e
 import hashlib
 import json
 import os
@@ -24,7 +24,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from .backbones import Backbone, one_thread
 from .core import Outputs
 
-# %% ../nbs/11_features.ipynb #94026906
+# %% ../nbs/11_features.ipynb #58069eb0
 @torch.no_grad()
 def extract(
     net: Backbone,  # in evaluation mode
@@ -36,7 +36,7 @@ def extract(
     with one_thread(): features = torch.cat([net.features(x) for x in images.split(batch)])
     return Outputs(features, net.head(features), labels)
 
-# %% ../nbs/11_features.ipynb #a5788b53
+# %% ../nbs/11_features.ipynb #f0c1b14a
 def digest(
     tensors: dict[str, Tensor],
 ) -> str:  # 64 hexadecimal digits
@@ -47,7 +47,7 @@ def digest(
         h.update(x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return h.hexdigest()
 
-# %% ../nbs/11_features.ipynb #85e7a066
+# %% ../nbs/11_features.ipynb #012a8bec
 def save_tensors(
     path: Path,
     tensors: dict[str, Tensor],
@@ -60,7 +60,7 @@ def save_tensors(
     save_file(tensors, partial, {"u2c": json.dumps({"about": about, "digest": digest(tensors)}, sort_keys=True)})
     os.replace(partial, path)
 
-# %% ../nbs/11_features.ipynb #766a681f
+# %% ../nbs/11_features.ipynb #ed394b9c
 def load_tensors(
     path: Path,
     about: dict[str, Any],  # what the file should be about
@@ -75,7 +75,7 @@ def load_tensors(
     if notes["about"] != json.loads(json.dumps(about)): return print(f"{path.name}: made with other settings; it is built again")
     return tensors
 
-# %% ../nbs/11_features.ipynb #3d1a5bfd
+# %% ../nbs/11_features.ipynb #3d3e930c
 def cached(
     path: Path | None,  # where to keep it; None to not keep it
     about: dict[str, Any],  # how it comes about
@@ -88,14 +88,14 @@ def cached(
         if path is not None: save_tensors(path, tensors, about)
     return tensors
 
-# %% ../nbs/11_features.ipynb #dee035a9
+# %% ../nbs/11_features.ipynb #0c05f799
 class ImageFiles(NamedTuple):
     "A list of image files with labels"
     root: Path  # the folder that the names are relative to
     names: list[str]
     labels: list[int]  # in 0..c, c for out-of-domain
 
-# %% ../nbs/11_features.ipynb #14640d5e
+# %% ../nbs/11_features.ipynb #5210706e
 class Pictures(torch.utils.data.Dataset):
     "Image files, read and transformed; a file that cannot be read gives its error in place of a tensor"
     def __init__(
@@ -112,7 +112,7 @@ class Pictures(torch.utils.data.Dataset):
             with Image.open(self.images.root / self.images.names[i]) as f: return i, self.transform(f.convert("RGB"))
         except (OSError, SyntaxError, ValueError) as e: return i, f"{type(e).__name__}: {e}"  # PIL raises all three
 
-# %% ../nbs/11_features.ipynb #6ef05143
+# %% ../nbs/11_features.ipynb #0eaf6913
 def shard_batches(
     shards: list[range],  # rows of the shards that are still missing
     batch: int,
@@ -120,7 +120,7 @@ def shard_batches(
     "Batches that never cross the border of a shard"
     return [list(rows[i:i + batch]) for rows in shards for i in range(0, len(rows), batch)]
 
-# %% ../nbs/11_features.ipynb #c744a27a
+# %% ../nbs/11_features.ipynb #aee09c0b
 @torch.no_grad()
 def forward_batch(
     net: nn.Module,  # with `features` and `head`
@@ -134,7 +134,7 @@ def forward_batch(
         with torch.autocast("cuda"): phi = net.features(x.to(device, memory_format=torch.channels_last, non_blocking=True)).float()  # type: ignore[operator]
     return phi.cpu(), net.head(phi).float().cpu()  # type: ignore[operator]
 
-# %% ../nbs/11_features.ipynb #a5ff5a98
+# %% ../nbs/11_features.ipynb #6a3d3526
 def report_bad(
     bad: dict[str, str],  # file -> error
     folder: Path,
@@ -148,7 +148,7 @@ def report_bad(
     first = ", ".join(list(bad)[:3])
     if not skip_bad: raise ValueError(f"images: found {len(bad)} that cannot be read ({first}{', ...' if len(bad) > 3 else ''}), expected none; they are listed in {report.name}; skip_bad leaves them out")
 
-# %% ../nbs/11_features.ipynb #3f5c186b
+# %% ../nbs/11_features.ipynb #32456ecb
 def shard_about(
     images: ImageFiles,
     rows: range,
@@ -158,7 +158,15 @@ def shard_about(
     entries = "\n".join(f"{images.names[i]} {images.labels[i]}" for i in rows)
     return about | {"rows": [rows.start, rows.stop], "list": hashlib.sha256(entries.encode()).hexdigest()[:16]}
 
-# %% ../nbs/11_features.ipynb #5d46b054
+# %% ../nbs/11_features.ipynb #b82b0913
+def write_manifest(
+    folder: Path,
+    about: dict[str, Any],
+) -> None:
+    "What the shards of a folder are about, for people; each shard has its own description, and that one counts"
+    (folder / "manifest.json").write_text(json.dumps(about, indent=1) + "\n")
+
+# %% ../nbs/11_features.ipynb #510c94c1
 def one_shard(
     net: nn.Module,
     images: ImageFiles,
@@ -181,7 +189,7 @@ def one_shard(
     features, logits = (torch.cat(p) for p in zip(*parts)) if parts else (torch.empty(0, 0), torch.empty(0, 0))
     return {"features": features, "logits": logits, "labels": torch.tensor(labels, dtype=torch.int64)}, bad
 
-# %% ../nbs/11_features.ipynb #dfe87b76
+# %% ../nbs/11_features.ipynb #ca1a2a37
 def extract_files(
     net: nn.Module,  # with `features`, `head`, `transform` and `about`, such as `Pretrained`
     images: ImageFiles,
@@ -200,6 +208,7 @@ def extract_files(
     ranges = [range(i, min(i + shard, len(images.names))) for i in range(0, len(images.names), shard)]
     paths = {rows: folder / f"shard-{n:05d}.safetensors" for n, rows in enumerate(ranges)}
     missing = [rows for rows in ranges if load_tensors(paths[rows], shard_about(images, rows, about)) is None]
+    write_manifest(folder, about | {"images": len(images.names), "list": shard_about(images, range(len(images.names)), {})["list"], "shards": [p.name for p in paths.values()]})
     workers = max(0, (os.cpu_count() or 1) - 1) if workers is None else workers
     loader = torch.utils.data.DataLoader(Pictures(images, net.transform), batch_sampler=shard_batches(missing, batch), num_workers=workers, collate_fn=list)  # type: ignore[arg-type]
     batches = iter(loader)
@@ -210,7 +219,7 @@ def extract_files(
             save_tensors(paths[rows], tensors | {"features": tensors["features"].to(dtype)}, shard_about(images, rows, about))
     return list(paths.values())
 
-# %% ../nbs/11_features.ipynb #c95a2b5e
+# %% ../nbs/11_features.ipynb #bd0b4f53
 def load_shards(
     paths: list[Path],  # what `extract_files` returned
 ) -> Outputs:
