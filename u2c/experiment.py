@@ -7,7 +7,7 @@ __all__ = ['SCORERS', 'Measured', 'Config', 'resample_weights', 'resampled', 'me
            'evaluate', 'versions', 'code_hash', 'imagenet_lists', 'lists_hash', 'describe', 'trained', 'run_outputs',
            'Shards', 'imagenet_outputs', 'write_records', 'read_records', 'run', 'finished']
 
-# %% ../nbs/30_experiment.ipynb #9f11cc2d
+# %% ../nbs/30_experiment.ipynb #9c41271c
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -36,7 +36,7 @@ from .scorers import make_scorer
 from .temperature import fit_temperature
 from .unified import U2C
 
-# %% ../nbs/30_experiment.ipynb #8b7a3d5a
+# %% ../nbs/30_experiment.ipynb #8428f30a
 @dataclass(frozen=True)
 class Config:
     "What one run is about"
@@ -61,7 +61,7 @@ class Config:
         if self.benchmark == "imagenet" and not self.data: raise ValueError("data: found None, expected the folder with ImageNet's images")
         if self.resamples < 2: raise ValueError(f"resamples: found {self.resamples}, expected 2 or more")
 
-# %% ../nbs/30_experiment.ipynb #25ab1780
+# %% ../nbs/30_experiment.ipynb #bb86e56c
 def resample_weights(
     n: int,  # rows
     resamples: int,
@@ -70,7 +70,7 @@ def resample_weights(
     "Counts of rows drawn with replacement"
     return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), resamples).astype(np.float32)
 
-# %% ../nbs/30_experiment.ipynb #568424b3
+# %% ../nbs/30_experiment.ipynb #d39fcf9b
 def resampled(
     probs: ArrayLike,  # (n, c+1)
     labels: ArrayLike | None,  # (n,)
@@ -84,7 +84,7 @@ def resampled(
     gaps[np.arange(len(p)), confidence_bins(confidence)[1]] = confidence.numpy() - right
     return dict(err=weights @ (~right).astype(np.float32) / len(p), ece=np.abs(weights @ gaps).sum(1) / len(p))
 
-# %% ../nbs/30_experiment.ipynb #5010905f
+# %% ../nbs/30_experiment.ipynb #664fb3e2
 def measure(
     model: Calibrator,
     x: Outputs,
@@ -99,7 +99,7 @@ def measure(
     for metric, values in draws.items(): row[f"{metric}_low"], row[f"{metric}_high"] = np.quantile(values, [0.025, 0.975])
     return row, draws
 
-# %% ../nbs/30_experiment.ipynb #7a61396d
+# %% ../nbs/30_experiment.ipynb #45cf0b5d
 def ood_metrics(
     u_in: Tensor,  # scores of in-domain test rows
     u: Tensor,  # scores of a data set
@@ -109,7 +109,7 @@ def ood_metrics(
     if not group.endswith("ood"): return dict(auroc=np.nan, aupr=np.nan, fpr95=np.nan)
     return dict(auroc=auroc(u_in, u), aupr=aupr(u_in, u), fpr95=fpr_at_tpr(u_in, u))
 
-# %% ../nbs/30_experiment.ipynb #4888562a
+# %% ../nbs/30_experiment.ipynb #ada74921
 def fit_methods(
     scorer: str,  # a name of `list_scorers`
     va: Outputs,  # in-domain validation data
@@ -124,13 +124,13 @@ def fit_methods(
     scores = u.score(va)
     return {name: m.fit(va, scores) for name, m in methods.items()}
 
-# %% ../nbs/30_experiment.ipynb #b3ceee4b
+# %% ../nbs/30_experiment.ipynb #68e33a98
 SCORERS = ("maxlogit", "ash", "mahalanobis", "knn")
 
-# %% ../nbs/30_experiment.ipynb #93782dbe
+# %% ../nbs/30_experiment.ipynb #38efd2ef
 Measured = tuple[dict[str, float], dict[str, np.ndarray]]  # what `measure` returns
 
-# %% ../nbs/30_experiment.ipynb #b1dda8c6
+# %% ../nbs/30_experiment.ipynb #4f9c411d
 def change(
     method: Measured,
     rc: Measured,
@@ -142,7 +142,7 @@ def change(
         out[f"{m}_change_se"] = float((method[1][m] - rc[1][m]).std(ddof=1))
     return out
 
-# %% ../nbs/30_experiment.ipynb #ef1a7434
+# %% ../nbs/30_experiment.ipynb #f3055adf
 def evaluate(
     outputs: Mapping[str, Outputs],  # va first; taken one at a time, so they may be read from disk as they are asked for
     groups: Mapping[str, str],  # data set -> group
@@ -167,7 +167,7 @@ def evaluate(
             rows += [common | dict(method=m) | row | ({} if m == "rc" else change((row, draws), measured["rc"])) for m, (row, draws) in measured.items()]
     return pd.DataFrame(rows)
 
-# %% ../nbs/30_experiment.ipynb #f61adaa9
+# %% ../nbs/30_experiment.ipynb #f45823b0
 def versions() -> dict[str, str]:
     "The packages whose arithmetic a result rests on"
     found = {"python": platform.python_version()}
@@ -176,7 +176,7 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError: pass
     return found
 
-# %% ../nbs/30_experiment.ipynb #49e0dcb7
+# %% ../nbs/30_experiment.ipynb #61b8b059
 def code_hash(
     *modules: str,  # names of this package's modules; all of them if none is named
 ) -> str:  # 16 hexadecimal digits
@@ -185,7 +185,7 @@ def code_hash(
     names = modules or sorted(p.stem for p in here.glob("*.py"))
     return hashlib.sha256(b"".join((here / f"{m}.py").read_bytes() for m in names)).hexdigest()[:16]
 
-# %% ../nbs/30_experiment.ipynb #ffb3b663
+# %% ../nbs/30_experiment.ipynb #4aa65765
 def imagenet_lists(
     config: Config,
 ) -> dict[str, ImageFiles]:  # data set -> images, in the paper's order
@@ -200,14 +200,14 @@ def imagenet_lists(
         found[name] = ImageFiles(images.root, [images.names[i] for i in rows], [images.labels[i] for i in rows])
     return found
 
-# %% ../nbs/30_experiment.ipynb #25a0b70a
+# %% ../nbs/30_experiment.ipynb #eb0f7901
 def lists_hash(
     lists: dict[str, ImageFiles],
 ) -> str:  # 16 hexadecimal digits
     "A hash of names and labels"
     return hashlib.sha256(json.dumps({k: [v.names, v.labels] for k, v in lists.items()}).encode()).hexdigest()[:16]
 
-# %% ../nbs/30_experiment.ipynb #92568f33
+# %% ../nbs/30_experiment.ipynb #9390bd61
 def describe(
     config: Config,
     *modules: str,  # whose source matters; all if none is named
@@ -216,7 +216,7 @@ def describe(
     data = lists_hash(imagenet_lists(config)) if config.benchmark == "imagenet" else data_hash(load_benchmark(config.benchmark, config.limit))
     return {"config": asdict(config), "data": data, "versions": versions(), "code": code_hash(*modules)}
 
-# %% ../nbs/30_experiment.ipynb #38bfb493
+# %% ../nbs/30_experiment.ipynb #1c4b6735
 def trained(
     config: Config,
     splits: dict[str, Split],
@@ -230,7 +230,7 @@ def trained(
     net.load_state_dict(cached(folder and folder / "weights.safetensors", about, make))
     return net.eval().requires_grad_(False)
 
-# %% ../nbs/30_experiment.ipynb #a5281914
+# %% ../nbs/30_experiment.ipynb #7e8cbcd3
 def run_outputs(
     config: Config,
     folder: Path | None = None,  # where weights and outputs are kept
@@ -247,7 +247,7 @@ def run_outputs(
     outputs = {k: Outputs(*(tensors[f"{k}/{part}"] for part in ("features", "logits", "labels"))) for k in tests}
     return outputs, (net.head.weight, net.head.bias)
 
-# %% ../nbs/30_experiment.ipynb #778fc159
+# %% ../nbs/30_experiment.ipynb #06cf5fe7
 class Shards(Mapping[str, Outputs]):
     "Outputs of data sets, read from disk when they are asked for"
     def __init__(
@@ -262,7 +262,7 @@ class Shards(Mapping[str, Outputs]):
 
     def __len__(self) -> int: return len(self.paths)
 
-# %% ../nbs/30_experiment.ipynb #8bbd2f2b
+# %% ../nbs/30_experiment.ipynb #4f15c9a2
 def imagenet_outputs(
     config: Config,
     folder: Path,  # where the shards go
@@ -270,14 +270,14 @@ def imagenet_outputs(
     "What a pretrained network says about ImageNet's data sets, extracted or read back"
     net = load_pretrained(config.backbone, config.weights)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if device.type == "cuda": net = net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    net = net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     lists = imagenet_lists(config)
     if absent := [k for k in IMAGENET if k not in lists]: print(f"not there, and left out: {', '.join(absent)}")
     dtype = torch.float16 if config.float16 else torch.float32
     paths = {k: extract_files(net, images, folder / "outputs" / k, dtype, device=device, skip_bad=config.skip_bad) for k, images in lists.items()}
     return Shards(paths), (net.head.weight.cpu(), net.head.bias.cpu())
 
-# %% ../nbs/30_experiment.ipynb #617de0c8
+# %% ../nbs/30_experiment.ipynb #2292a973
 def write_records(
     records: pd.DataFrame,
     path: Path,
@@ -288,14 +288,14 @@ def write_records(
     records.to_csv(partial, index=False, float_format="%.8g")
     os.replace(partial, path)
 
-# %% ../nbs/30_experiment.ipynb #5748d22d
+# %% ../nbs/30_experiment.ipynb #06766738
 def read_records(
     path: Path | str,
 ) -> pd.DataFrame:
     "Records from a CSV file"
     return pd.read_csv(path)
 
-# %% ../nbs/30_experiment.ipynb #e2267de7
+# %% ../nbs/30_experiment.ipynb #caabf4c2
 def run(
     config: Config,
     folder: Path | str | None = None,  # where to keep weights, outputs and records; imagenet needs one
@@ -313,7 +313,7 @@ def run(
         (folder / "about.json").write_text(json.dumps(describe(config), indent=1))  # last: its presence says that the records are whole
     return records
 
-# %% ../nbs/30_experiment.ipynb #c93dccda
+# %% ../nbs/30_experiment.ipynb #85d482f6
 def finished(
     config: Config,
     folder: Path,

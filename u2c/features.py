@@ -6,11 +6,12 @@
 __all__ = ['extract', 'digest', 'save_tensors', 'load_tensors', 'cached', 'ImageFiles', 'Pictures', 'shard_batches',
            'forward_batch', 'report_bad', 'shard_about', 'write_manifest', 'one_shard', 'extract_files', 'load_shards']
 
-# %% ../nbs/11_features.ipynb #a46b497e
+# %% ../nbs/11_features.ipynb #9b22241d
 import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from .backbones import Backbone, one_thread
 from .core import Outputs
 
-# %% ../nbs/11_features.ipynb #58069eb0
+# %% ../nbs/11_features.ipynb #5136d5be
 @torch.no_grad()
 def extract(
     net: Backbone,  # in evaluation mode
@@ -36,7 +37,7 @@ def extract(
     with one_thread(): features = torch.cat([net.features(x) for x in images.split(batch)])
     return Outputs(features, net.head(features), labels)
 
-# %% ../nbs/11_features.ipynb #f0c1b14a
+# %% ../nbs/11_features.ipynb #e6bb03f4
 def digest(
     tensors: dict[str, Tensor],
 ) -> str:  # 64 hexadecimal digits
@@ -47,7 +48,7 @@ def digest(
         h.update(x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return h.hexdigest()
 
-# %% ../nbs/11_features.ipynb #012a8bec
+# %% ../nbs/11_features.ipynb #80248c1f
 def save_tensors(
     path: Path,
     tensors: dict[str, Tensor],
@@ -60,7 +61,7 @@ def save_tensors(
     save_file(tensors, partial, {"u2c": json.dumps({"about": about, "digest": digest(tensors)}, sort_keys=True)})
     os.replace(partial, path)
 
-# %% ../nbs/11_features.ipynb #ed394b9c
+# %% ../nbs/11_features.ipynb #947afe83
 def load_tensors(
     path: Path,
     about: dict[str, Any],  # what the file should be about
@@ -75,7 +76,7 @@ def load_tensors(
     if notes["about"] != json.loads(json.dumps(about)): return print(f"{path.name}: made with other settings; it is built again")
     return tensors
 
-# %% ../nbs/11_features.ipynb #3d3e930c
+# %% ../nbs/11_features.ipynb #a4aa45fa
 def cached(
     path: Path | None,  # where to keep it; None to not keep it
     about: dict[str, Any],  # how it comes about
@@ -88,14 +89,14 @@ def cached(
         if path is not None: save_tensors(path, tensors, about)
     return tensors
 
-# %% ../nbs/11_features.ipynb #0c05f799
+# %% ../nbs/11_features.ipynb #66c9fd17
 class ImageFiles(NamedTuple):
     "A list of image files with labels"
     root: Path  # the folder that the names are relative to
     names: list[str]
     labels: list[int]  # in 0..c, c for out-of-domain
 
-# %% ../nbs/11_features.ipynb #5210706e
+# %% ../nbs/11_features.ipynb #5eff9685
 class Pictures(torch.utils.data.Dataset):
     "Image files, read and transformed; a file that cannot be read gives its error in place of a tensor"
     def __init__(
@@ -112,7 +113,7 @@ class Pictures(torch.utils.data.Dataset):
             with Image.open(self.images.root / self.images.names[i]) as f: return i, self.transform(f.convert("RGB"))
         except (OSError, SyntaxError, ValueError) as e: return i, f"{type(e).__name__}: {e}"  # PIL raises all three
 
-# %% ../nbs/11_features.ipynb #0eaf6913
+# %% ../nbs/11_features.ipynb #14adec54
 def shard_batches(
     shards: list[range],  # rows of the shards that are still missing
     batch: int,
@@ -120,7 +121,7 @@ def shard_batches(
     "Batches that never cross the border of a shard"
     return [list(rows[i:i + batch]) for rows in shards for i in range(0, len(rows), batch)]
 
-# %% ../nbs/11_features.ipynb #aee09c0b
+# %% ../nbs/11_features.ipynb #936334e7
 @torch.no_grad()
 def forward_batch(
     net: nn.Module,  # with `features` and `head`
@@ -128,13 +129,11 @@ def forward_batch(
     device: torch.device,
 ) -> tuple[Tensor, Tensor]:  # features and logits, float32, on the CPU
     "What a network says about one batch"
-    if device.type != "cuda":
-        phi = net.features(x.to(device)).float()  # type: ignore[operator]
-    else:
-        with torch.autocast("cuda"): phi = net.features(x.to(device, memory_format=torch.channels_last, non_blocking=True)).float()  # type: ignore[operator]
+    x = x.to(device, memory_format=torch.channels_last, non_blocking=True)  # convolutions are faster so, on a CPU too
+    with torch.autocast("cuda") if device.type == "cuda" else nullcontext(): phi = net.features(x).float()  # type: ignore[operator]
     return phi.cpu(), net.head(phi).float().cpu()  # type: ignore[operator]
 
-# %% ../nbs/11_features.ipynb #6a3d3526
+# %% ../nbs/11_features.ipynb #ebb729a1
 def report_bad(
     bad: dict[str, str],  # file -> error
     folder: Path,
@@ -148,7 +147,7 @@ def report_bad(
     first = ", ".join(list(bad)[:3])
     if not skip_bad: raise ValueError(f"images: found {len(bad)} that cannot be read ({first}{', ...' if len(bad) > 3 else ''}), expected none; they are listed in {report.name}; skip_bad leaves them out")
 
-# %% ../nbs/11_features.ipynb #32456ecb
+# %% ../nbs/11_features.ipynb #4a0cf222
 def shard_about(
     images: ImageFiles,
     rows: range,
@@ -158,7 +157,7 @@ def shard_about(
     entries = "\n".join(f"{images.names[i]} {images.labels[i]}" for i in rows)
     return about | {"rows": [rows.start, rows.stop], "list": hashlib.sha256(entries.encode()).hexdigest()[:16]}
 
-# %% ../nbs/11_features.ipynb #b82b0913
+# %% ../nbs/11_features.ipynb #6c8b55c3
 def write_manifest(
     folder: Path,
     about: dict[str, Any],
@@ -166,7 +165,7 @@ def write_manifest(
     "What the shards of a folder are about, for people; each shard has its own description, and that one counts"
     (folder / "manifest.json").write_text(json.dumps(about, indent=1) + "\n")
 
-# %% ../nbs/11_features.ipynb #510c94c1
+# %% ../nbs/11_features.ipynb #6b4f7d29
 def one_shard(
     net: nn.Module,
     images: ImageFiles,
@@ -189,7 +188,7 @@ def one_shard(
     features, logits = (torch.cat(p) for p in zip(*parts)) if parts else (torch.empty(0, 0), torch.empty(0, 0))
     return {"features": features, "logits": logits, "labels": torch.tensor(labels, dtype=torch.int64)}, bad
 
-# %% ../nbs/11_features.ipynb #ca1a2a37
+# %% ../nbs/11_features.ipynb #a3cb78bd
 def extract_files(
     net: nn.Module,  # with `features`, `head`, `transform` and `about`, such as `Pretrained`
     images: ImageFiles,
@@ -219,7 +218,7 @@ def extract_files(
             save_tensors(paths[rows], tensors | {"features": tensors["features"].to(dtype)}, shard_about(images, rows, about))
     return list(paths.values())
 
-# %% ../nbs/11_features.ipynb #bd0b4f53
+# %% ../nbs/11_features.ipynb #3c4fa892
 def load_shards(
     paths: list[Path],  # what `extract_files` returned
 ) -> Outputs:
