@@ -1,0 +1,81 @@
+"""What runs on a GPU, where no GPU is at hand: PyTorch's fake tensors say which device, type and layout each operation would have."""
+from pathlib import Path
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from u2c import experiment
+from u2c.backbones import load_pretrained
+from u2c.experiment import Config, imagenet_outputs
+from u2c.features import ImageFiles, forward_batch
+
+
+class Operations(TorchDispatchMode):
+    "Write down every operation with its result"
+    def __init__(self):
+        super().__init__()
+        self.results: list[tuple[str, torch.Tensor]] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor): self.results.append((str(function), result))
+        return result
+
+    def named(self, name: str) -> list[torch.Tensor]: return [x for op, x in self.results if name in op]
+
+
+def as_if_on_a_gpu(net: torch.nn.Module, mode: FakeTensorMode) -> torch.nn.Module:
+    "Replace weights by fake ones on cuda: shapes, types and devices, but no numbers"
+    for module in net.modules():
+        for table in (module._parameters, module._buffers):
+            for name, x in table.items():
+                if x is None: continue
+                fake = mode.from_tensor(x.detach()).to("cuda", memory_format=torch.channels_last if x.ndim == 4 else torch.preserve_format)
+                table[name] = torch.nn.Parameter(fake, requires_grad=False) if table is module._parameters else fake
+    return net
+
+
+@pytest.fixture
+def forward(monkeypatch):
+    "One batch through EfficientNet-Lite0 on a GPU that is not there"
+    monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *a, **k: True)
+    net = load_pretrained("efficientnet_lite0")
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        as_if_on_a_gpu(net, mode)
+        with Operations() as operations: phi, logits = forward_batch(net, torch.empty(4, 3, 224, 224), torch.device("cuda"))
+    return operations, phi, logits
+
+
+def test_convolutions_run_on_the_gpu_in_half_precision_and_channels_last(forward):
+    convolutions = forward[0].named("convolution")
+    assert len(convolutions) == 49
+    assert {x.device.type for x in convolutions} == {"cuda"} and {x.dtype for x in convolutions} == {torch.float16}
+    assert all(x.is_contiguous(memory_format=torch.channels_last) for x in convolutions)
+
+
+def test_the_head_runs_on_the_gpu_in_single_precision(forward):
+    (head,) = forward[0].named("addmm")
+    assert head.shape == (4, 1000) and head.device.type == "cuda" and head.dtype == torch.float32
+
+
+def test_answers_come_back_to_the_cpu_in_single_precision(forward):
+    _, phi, logits = forward
+    assert phi.shape == (4, 1280) and logits.shape == (4, 1000)
+    assert {x.device.type for x in (phi, logits)} == {"cpu"} and {x.dtype for x in (phi, logits)} == {torch.float32}
+
+
+@pytest.mark.parametrize("there, expected", [(True, "cuda"), (False, "cpu")])
+def test_extraction_takes_the_gpu_where_there_is_one(monkeypatch, tmp_path, there, expected):
+    moved, used = [], []
+    net = load_pretrained("efficientnet_lite0")
+    monkeypatch.setattr(net, "to", lambda device, **layout: (moved.append((device.type, layout)), net)[1])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    monkeypatch.setattr(experiment, "load_pretrained", lambda name, weights: net)
+    monkeypatch.setattr(experiment, "imagenet_lists", lambda config: {"ImageNet-va": ImageFiles(Path("."), ["a.jpg"], [0])})
+    monkeypatch.setattr(experiment, "extract_files", lambda *args, device, **options: (used.append(device.type), [])[1])
+    _, (weight, bias) = imagenet_outputs(Config("imagenet", "efficientnet_lite0", data="."), tmp_path)
+    assert moved == [(expected, {"memory_format": torch.channels_last})] and used == [expected]
+    assert weight.device.type == bias.device.type == "cpu"
