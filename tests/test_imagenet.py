@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from u2c.bench_imagenet import IMAGENET, example_tree
 from u2c.experiment import read_records
@@ -83,3 +85,12 @@ def test_broken_and_absent_data(tmp_path):
 def test_imagenet_without_data_says_so(tmp_path):
     done = subprocess.run([str(bin / "u2c_reproduce"), "--benchmark", "imagenet", "--out", str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 2 and "data: found None, expected the folder with ImageNet's images" in done.stderr
+
+
+def test_half_precision_spares_what_everything_is_fitted_on(tree, whole, tmp_path):
+    done = subprocess.run(command(tree, tmp_path, "--float16"), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    types = {p.parent.name: load_file(p)["features"].dtype for p in tmp_path.rglob("*.safetensors")}
+    assert types.pop("ImageNet-va") == torch.float32 and len(types) == 10 and set(types.values()) == {torch.float16}
+    half, full = (read_records(out / "records.csv").set_index(["dataset", "scorer", "method"]) for out in (tmp_path, whole[0]))
+    pd.testing.assert_frame_equal(half.loc["ImageNet-va"], full.loc["ImageNet-va"])

@@ -50,7 +50,7 @@ class Config:
     data: str | None = None  # imagenet: the folder with the images
     lists: str | None = None  # imagenet: the folder with the lists, if not the usual one
     weights: str | None = None  # imagenet: a checkpoint to use in place of the published weights
-    float16: bool = False  # imagenet: store features in half precision
+    float16: bool = False  # imagenet: store features in half precision, all but va's
     skip_bad: bool = False  # imagenet: leave out images that cannot be read
 
     def __post_init__(self) -> None:
@@ -273,8 +273,8 @@ def imagenet_outputs(
     net = net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     lists = imagenet_lists(config)
     if absent := [k for k in IMAGENET if k not in lists]: print(f"not there, and left out: {', '.join(absent)}")
-    dtype = torch.float16 if config.float16 else torch.float32
-    paths = {k: extract_files(net, images, folder / "outputs" / k, dtype, device=device, skip_bad=config.skip_bad) for k, images in lists.items()}
+    dtype = lambda name: torch.float16 if config.float16 and name != "ImageNet-va" else torch.float32  # everything is fitted on va
+    paths = {k: extract_files(net, images, folder / "outputs" / k, dtype(k), device=device, skip_bad=config.skip_bad) for k, images in lists.items()}
     return Shards(paths), (net.head.weight.cpu(), net.head.bias.cpu())
 
 # %% ../nbs/30_experiment.ipynb #2292a973

@@ -96,7 +96,7 @@ def ece(
     "The gap between confidence and accuracy, over bins"
     b = reliability_bins(probs, labels, n_bins, closed, mass)
     full = b.rows > 0
-    gap, share = (b.confidence - b.accuracy).abs()[full], b.rows[full] / b.rows.sum()
+    gap, share = (b.confidence - b.accuracy).abs()[full], b.rows[full].double() / b.rows.sum()
     if norm == "l1": return (gap * share).sum().item()
     if norm == "l2": return (gap**2 * share).sum().sqrt().item()
     if norm == "max": return gap.max().item()

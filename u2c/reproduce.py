@@ -259,7 +259,7 @@ def main() -> None:
     imagenet.add_argument("--data", help="the folder with the images")
     imagenet.add_argument("--lists", help="the folder with the lists (default: DATA/benchmark_imglist/imagenet)")
     imagenet.add_argument("--weights", help="a checkpoint to use in place of the published weights")
-    imagenet.add_argument("--float16", action="store_true", help="store features in half precision")
+    imagenet.add_argument("--float16", action="store_true", help="store features in half precision, all but those of ImageNet-va")
     imagenet.add_argument("--skip-bad", action="store_true", help="leave out images that cannot be read")
     try: sys.exit(reproduce(**vars(parser.parse_args())))
     except (ValueError, FileNotFoundError) as e: parser.error(str(e))
