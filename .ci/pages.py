@@ -117,19 +117,20 @@ def methods_table(node: ast.ClassDef, link) -> str:
             kind = [ast.unparse(d) for d in f.decorator_list]
             given = ", ".join(a.arg for a in f.args.args + f.args.kwonlyargs if a.arg not in ("self", "cls"))
             call = f.name if "property" in kind else f"{f.name}({given})"
-            rows.append(f'| [`{call}`]{{id="{node.name.lower()}.{f.name.lower()}"}} | {link(in_cell(ast.get_docstring(f) or ""))} |')
+            rows.append(f'| <a id="{node.name.lower()}.{f.name.lower()}"></a>`{call}` | {link(in_cell(ast.get_docstring(f) or ""))} |')
     return "\n".join(["| method | |", "| --- | --- |", *rows]) if rows else ""
 
 
-def describe(node: ast.AST, comments: dict[int, tuple[str, bool]], source_url: str) -> str:
-    "The markdown about one exported name."
+def describe(node: ast.AST, comments: dict[int, tuple[str, bool]], source_url: str, folded: bool) -> str:
+    "The markdown about one exported name; how it is called is shown where its source is folded away."
     link = NbdevLookup().link_line
-    parts = [f"### {node.name}", f"[source]({source_url}){{.source-link}}"]
+    parts = [f"### `{node.name}`", f"[source]({source_url}){{.source-link}}"]
     rows = parameters(node, comments)
-    parts.append(f"```python\n{signature(node, rows)}\n```")
+    if folded:
+        parts.append(f"```python\n{signature(node, rows)}\n```")
     if ast.get_docstring(node):
         parts.append(link(ast.get_docstring(node)))
-    if any(r[3] or r[1] for r in rows):
+    if any(r[3] for r in rows):
         parts.append(parameter_table(rows, link))
     if isinstance(node, ast.ClassDef) and methods_table(node, link):
         parts.append(methods_table(node, link))
@@ -164,13 +165,12 @@ class exported(Processor):
         tree, comments = ast.parse(source).body, line_comments(source)
         if all(isinstance(node, (ast.Import, ast.ImportFrom)) for node in tree):
             return []
-        cfg, cells = get_config(), []
+        cfg, cells, folded = get_config(), [], source.count("\n") >= LONG
         for node in tree:
             if isinstance(node, DEFINITIONS) and not node.name.startswith("_"):
                 url = f"{cfg.git_url}/blob/{cfg.branch}/{cfg.lib_path.name}/{module.replace('.', '/')}.py#L{lines[node.name]}"
-                cells.append(mk_cell(describe(node, comments, url), "markdown"))
-        fold = "true" if source.count("\n") >= LONG else "show"
-        cell.source = f'#| code-fold: {fold}\n#| code-summary: "Source"\n{source}'
+                cells.append(mk_cell(describe(node, comments, url, folded), "markdown"))
+        cell.source = f'#| code-fold: {"true" if folded else "show"}\n#| code-summary: "Source"\n{source}'
         return [*cells, cell]
 
 
@@ -253,11 +253,15 @@ class Page:
             return f"[{m[1]}]({relative(page)}{'#' + anchor if anchor else ''})"
 
         def to_notebook(m: re.Match) -> str:
-            joined = PurePosixPath(*normal((here / m[1]).parts))
-            return f"]({relative(page_of(str(joined)))}{m[2] or ''})"
+            page = page_of(str(PurePosixPath(*normal((here / m[1]).parts))))
+            return f"]({relative(page)}{place(page, m[2] or '')})"
+
+        def place(page: str, anchor: str) -> str:
+            return f"#equation-{page.replace('/', '-')}-{anchor[1:]}" if anchor.startswith("#eq-") else anchor
 
         if self.site:
             text = re.sub(rf"\[(`[^`]+`|[^\]]*)\]\({re.escape(self.site)}/([\w/]+)\.html(?:#([\w.-]+))?\)", to_name, text)
+        text = re.sub(r"\]\((#eq-[\w-]+)\)", lambda m: f"]({place(self.name, m[1])})", text)
         return re.sub(r"\]\((?!\w+:)([\w./-]+\.ipynb)(#[^)]*)?\)", to_notebook, text)
 
     def equation_labels(self, text: str) -> str:
@@ -323,7 +327,7 @@ def headings(nb: dict) -> set[str]:
     "The anchors of a processed notebook: of headings, of exported names and of their methods."
     text = "\n\n".join("".join(c["source"]) for c in nb["cells"] if c["cell_type"] == "markdown")
     plain = re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
-    return {slug(h) for h in re.findall(r"^#+ +(.*?)\s*(?:\{.*\})?$", plain, re.M)} | set(re.findall(r'\{(?:#|id=")([\w.-]+)', plain))
+    return {slug(h) for h in re.findall(r"^#+ +(.*?)\s*(?:\{.*\})?$", plain, re.M)} | set(re.findall(r'\{#([\w.-]+)', plain)) | set(re.findall(r'<a id="([^"]+)"', plain))
 
 
 def to_sphinx(nb: dict, page: Page) -> dict:
