@@ -93,7 +93,7 @@ def write_source(nbs: Path, names: list[str], quarto: dict, src: Path) -> list[s
         target.write_text(json.dumps(out), encoding="utf-8")
     for f in nbs.rglob("*"):
         part = f.relative_to(nbs)
-        if f.is_file() and f.suffix not in (".ipynb", ".yml", ".css") and not any(p.startswith(("_", ".")) for p in part.parts):
+        if f.is_file() and f.suffix not in (".ipynb", ".yml", ".css", ".scss") and not any(p.startswith(("_", ".")) for p in part.parts):
             (src / part).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(f, src / part)
     return files

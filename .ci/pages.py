@@ -3,6 +3,7 @@
 `exported` is a processor of nbdev (named in settings.ini, so Quarto's build uses it too). Nothing here executes a notebook or imports the library:
 outputs are saved in the notebooks, and names, types and comments are read from the source."""
 import ast
+import html
 import io
 import re
 import textwrap
@@ -99,12 +100,25 @@ def in_cell(text: str) -> str:
     return " ".join(text.split()).replace("|", r"\|")
 
 
+def as_code(text: str) -> str:
+    "Code for a cell of a pipe table; a bar in code ends the cell for one builder, and its escape is printed by the other."
+    bar = "|" in text
+    return f'<code class="literal">{html.escape(text, quote=False).replace("|", "&#124;")}</code>' if bar else f"`{text}`" if text else ""
+
+
+def as_type(text: str) -> str:
+    "A type for a cell: alternatives apart, so that each may link to its page."
+    tree = ast.parse(text, mode="eval").body if text else None
+    if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.BitOr):
+        return f"{as_type(ast.unparse(tree.left))} or {as_type(ast.unparse(tree.right))}"
+    return as_code(" ".join(text.split()))
+
+
 def parameter_table(rows: list[tuple[str, str, str, str]], link) -> str:
     "A pipe table of the rows, without columns that are empty."
-    code = lambda s: f"`{in_cell(s)}`" if s else ""  # noqa: E731
     titles = ["", "type", "default", ""]
     keep = [0, *(i for i in (1, 2, 3) if any(r[i] for r in rows))]
-    shown = [[code(r[0]) if r[0] != "returns" else "*returns*", link(code(r[1])), code(r[2]), link(in_cell(r[3]))] for r in rows]
+    shown = [[as_code(r[0]) if r[0] != "returns" else "*returns*", link(as_type(r[1])), as_code(r[2]), link(in_cell(r[3]))] for r in rows]
     lines = [[titles[i] for i in keep], ["---"] * len(keep), *([row[i] for i in keep] for row in shown)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 

@@ -77,6 +77,16 @@ def test_parameters_are_described(site):
     assert rows["alpha"] == ["alpha", "float", "0.95", "share of in-domain data below the threshold"]
 
 
+def test_alternative_types_are_told_apart():
+    rows = [("x", "Array | None", "None", "a | b"), ("y", "dict[str, int | None]", "", "")]
+    assert pages.parameter_table(rows, str) == "\n".join([
+        "|  | type | default |  |",
+        "| --- | --- | --- | --- |",
+        r"| `x` | `Array` or `None` | `None` | a \| b |",
+        '| `y` | <code class="literal">dict[str, int &#124; None]</code> |  |  |',
+    ])  # fmt: skip
+
+
 def test_names_in_prose_link_to_their_page(site):
     link = next(a for a in soup(site, "index.ipynb").find("article").find_all("a") if a.get_text() == "RejectOrClassify")
     assert link["href"] == "reject.html#rejectorclassify"
