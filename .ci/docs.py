@@ -195,6 +195,8 @@ def link_faults(page: str, tag: str, url: str, out: Path, ids: dict[str, set[str
     kind = "missing image" if tag == "img" else "broken link"
     if not target.resolve().is_relative_to(out.resolve()) or not target.exists():
         return [f"{kind} {url}"]
+    if parts.fragment.endswith(".ipynb") or ".ipynb#" in unquote(parts.fragment):  # how MyST leaves a link that it cannot follow
+        return [f"broken link {unquote(parts.fragment)}: no such notebook"]
     anchor, name = unquote(parts.fragment), target.resolve().relative_to(out.resolve()).as_posix()
     if tag == "a" and anchor and name in ids and anchor not in ids[name]:
         return [f"broken link {url}: no such place on that page"]

@@ -157,6 +157,14 @@ def defined_at(module: str) -> dict[str, int]:
     return {node.name: node.lineno for node in tree.body if isinstance(node, DEFINITIONS)}
 
 
+def unnest(text: str) -> str:
+    "nbdev links a name in backticks even inside a link, `[[`U2C`](there)](here)`: the author's link stays."
+    nested = re.compile(r"(\[[^\[\]]*)\[(`[^`\n]+`)\]\([^)\s]*\)([^\[\]]*\]\()")
+    while nested.search(text):
+        text = nested.sub(r"\1\2\3", text)
+    return text
+
+
 class exported(Processor):
     "An nbdev processor: exported cells become the description of their names and the source, import cells go."
 
@@ -170,6 +178,8 @@ class exported(Processor):
             elif directives.keys() & {"export", "exports"}:
                 cells += self.shown(cell, module, lines)
             else:
+                if cell.cell_type == "markdown":
+                    cell.source = unnest(cell.source)
                 cells.append(cell)
         self.nb.cells = cells
 

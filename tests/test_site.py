@@ -271,7 +271,7 @@ def test_faults_stop_the_build_and_are_named(tmp_path):
     done = build(tiny, tmp_path / "out", tmp_path / "work")
     assert done.returncode == 1
     for page, text in [
-        ("index", "nowhere"), ("index", "no-such-place"), ("index", "no_picture.png"), ("index", "tbl-x"), ("index", "fig-none"),
+        ("index", "nowhere.ipynb: no such notebook"), ("index", "no-such-place"), ("index", "no_picture.png"), ("index", "tbl-x"), ("index", "fig-none"),
         ("01_other", "- a list without a blank line"), ("01_other", r"\\("), ("other", "https://elsewhere.invalid/x.png"), ("01_other", ".panel-tabset"),
     ]:  # fmt: skip
         assert [line for line in done.stderr.splitlines() if line.startswith(page) and text in line], f"{page}: {text} is not named in\n{done.stderr}"
@@ -324,6 +324,15 @@ def test_source_that_both_render(text):
 def test_translation(text, expected):
     page = pages.Page("a/02_b.ipynb", "https://site.invalid/u2c", frozenset({"key", "other"}), {"core": {"thing"}})
     assert page.to_myst(text) == expected
+
+
+@pytest.mark.parametrize("text, expected", [
+    ("[[`U2C`](https://x.org/u.html#u2c)](05_unified.ipynb)", "[`U2C`](05_unified.ipynb)"),
+    ("[the [`U2C`](a) and [`RC`](b) classes](c.ipynb)", "[the `U2C` and `RC` classes](c.ipynb)"),
+    ("[`U2C`](a), [`RC`](b)", "[`U2C`](a), [`RC`](b)"),
+])  # fmt: skip
+def test_links_in_links(text, expected):
+    assert pages.unnest(text) == expected
 
 
 @pytest.mark.parametrize("notebook, page", [("00_core.ipynb", "core"), ("03a_distances.ipynb", "distances"), ("explanations/results.ipynb", "explanations/results")])
