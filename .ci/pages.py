@@ -159,10 +159,8 @@ def defined_at(module: str) -> dict[str, int]:
 
 def unnest(text: str) -> str:
     "nbdev links a name in backticks even inside a link, `[[`U2C`](there)](here)`: the author's link stays."
-    nested = re.compile(r"(\[[^\[\]]*)\[(`[^`\n]+`)\]\([^)\s]*\)([^\[\]]*\]\()")
-    while nested.search(text):
-        text = nested.sub(r"\1\2\3", text)
-    return text
+    inner = r"\[(`[^`\n]+`)\]\([^)\s]*\)"
+    return re.sub(rf"\[(?:[^\[\]]|{inner})*\]\(", lambda m: "[" + re.sub(inner, r"\1", m[0][1:]), text)
 
 
 class exported(Processor):
