@@ -40,6 +40,16 @@ def outside(pattern: re.Pattern, change, text: str) -> str:
     return "".join(part if i % 2 else change(part) for i, part in enumerate(pattern.split(text)))
 
 
+def put_aside(text: str) -> tuple[str, list[str]]:
+    "The text with a mark in place of each piece of code, and the code."
+    code: list[str] = []
+    return CODE.sub(lambda m: code.append(m[0]) or f"\0{len(code) - 1}\0", text), code
+
+
+def put_back(text: str, code: list[str]) -> str:
+    return re.sub(r"\0(\d+)\0", lambda m: code[int(m[1])], text)
+
+
 # ---- exported names: heading, parameters, source ----
 
 
@@ -124,14 +134,14 @@ def parameter_table(rows: list[tuple[str, str, str, str]], link) -> str:
 
 
 def methods_table(node: ast.ClassDef, link) -> str:
-    "The public methods of a class, each with an anchor that links to it find."
+    "The public methods of a class that have something to say, each with an anchor that links to it find."
     rows = []
     for f in node.body:
-        if isinstance(f, ast.FunctionDef) and not f.name.startswith("_"):
+        if isinstance(f, ast.FunctionDef) and not f.name.startswith("_") and ast.get_docstring(f):
             kind = [ast.unparse(d) for d in f.decorator_list]
             given = ", ".join(a.arg for a in f.args.args + f.args.kwonlyargs if a.arg not in ("self", "cls"))
             call = f.name if "property" in kind else f"{f.name}({given})"
-            rows.append(f'| <a id="{node.name.lower()}.{f.name.lower()}"></a>`{call}` | {link(in_cell(ast.get_docstring(f) or ""))} |')
+            rows.append(f'| <a id="{node.name.lower()}.{f.name.lower()}"></a>`{call}` | {link(in_cell(ast.get_docstring(f)))} |')
     return "\n".join(["| method | |", "| --- | --- |", *rows]) if rows else ""
 
 
@@ -253,9 +263,10 @@ class Page:
 
     def to_myst(self, text: str) -> str:
         "Markdown as Quarto reads it, as MyST reads it."
+        text, code = put_aside(text)
         text = re.sub(r"^:{3} *\{\.callout-(\w+)(.*?)\}\n(.*?)^:{3} *$", callout, text, flags=re.S | re.M)
-        text = self.links(text)  # their text may be code
-        return outside(CODE, lambda s: self.equation_labels(outside(MATH, self.references, s)), text)
+        text = self.equation_labels(outside(MATH, self.references, self.links(text)))
+        return put_back(text, code)
 
     def links(self, text: str) -> str:
         "Links to notebooks, and nbdev's absolute links to names, as links to pages."
@@ -271,7 +282,7 @@ class Page:
             while known is not None and anchor and anchor not in known:  # a private helper or method: its class, or the page
                 anchor = anchor.rpartition(".")[0]
             if known is None:
-                return m[1] if m[1].startswith("`") else m[0]
+                return m[1] if m[1].startswith("\0") else m[0]
             return f"[{m[1]}]({relative(page)}{'#' + anchor if anchor else ''})"
 
         def to_notebook(m: re.Match) -> str:
@@ -282,7 +293,7 @@ class Page:
             return f"#equation-{page.replace('/', '-')}-{anchor[1:]}" if anchor.startswith("#eq-") else anchor
 
         if self.site:
-            text = re.sub(rf"\[(`[^`]+`|[^\]]*)\]\({re.escape(self.site)}/([\w/]+)\.html(?:#([\w.-]+))?\)", to_name, text)
+            text = re.sub(rf"\[([^\]]*)\]\({re.escape(self.site)}/([\w/]+)\.html(?:#([\w.-]+))?\)", to_name, text)
         text = re.sub(r"\]\((#eq-[\w-]+)\)", lambda m: f"]({place(self.name, m[1])})", text)
         return re.sub(r"\]\((?!\w+:)([\w./-]+\.ipynb)(#[^)]*)?\)", to_notebook, text)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import nbformat
 from nbconvert import MarkdownExporter
-from pages import CODE
+from pages import put_aside, put_back
 
 root = Path(__file__).resolve().parent.parent
 WRITTEN = {"index": "README.md", "contributing": "CONTRIBUTING.md"}  # notebook: file at the root
@@ -24,9 +24,8 @@ def generated() -> dict[Path, bytes]:
 def from_root(text: str) -> str:
     "Markdown with its links and pictures as seen from the root of the repository; a link may have code for its text."
     links = re.compile(r"(?<=\]\()(?!https?:|#)([^)\s]+)(?=\))")
-    held: list[str] = []
-    text = CODE.sub(lambda m: held.append(m[0]) or f"\0{len(held) - 1}\0", text)
-    return re.sub(r"\0(\d+)\0", lambda m: held[int(m[1])], links.sub(r"nbs/\1", text))
+    text, code = put_aside(text)
+    return put_back(links.sub(r"nbs/\1", text), code)
 
 
 def write_markdown(name: str, target: str) -> None:

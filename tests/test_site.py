@@ -318,6 +318,8 @@ def test_source_that_both_render(text):
     ("[`fit`](https://site.invalid/u2c/core.html#thing)", "[`fit`](../core.ipynb#thing)"),
     ("[`fit`](https://site.invalid/u2c/core.html#thing.gone)", "[`fit`](../core.ipynb#thing)"),
     ("[`fit`](https://site.invalid/u2c/gone.html#x)", "`fit`"),
+    ("`[x](../00_core.ipynb)` and `$x$ {#eq-a}`", "`[x](../00_core.ipynb)` and `$x$ {#eq-a}`"),
+    ("```markdown\n::: {.callout-note}\nx\n:::\n```", "```markdown\n::: {.callout-note}\nx\n:::\n```"),
     ("::: {.callout-warning}\n\n## T\n\nx\n\n:::", ":::{admonition} T\n:class: warning\nx\n:::"),
     ("![Cap](i.png){#fig-a width=50%}", "```{figure} i.png\n:name: fig-a\n:width: 50%\n\nFigure 1: Cap\n```"),
 ])  # fmt: skip
