@@ -118,7 +118,9 @@ def settings(quarto: dict, files: list[str], static: Path) -> dict:
         "mathjax_path": "tex-svg.js",  # all of MathJax in one file, which fetches no fonts
         "mathjax3_config": {"svg": {"fontCache": "none"}, "options": {"enableMenu": False}, "chtml": {}},
         "html_static_path": [str(static)], "html_css_files": styles(quarto),
-        "html_theme": "sphinx_book_theme", "html_context": {"default_mode": "auto"}, "html_show_sourcelink": False, "html_copy_source": False,
+        "html_theme": "sphinx_book_theme", "html_context": {"default_mode": "auto"}, "html_show_sourcelink": False,
+        "html_show_search_summary": False,  # excerpts would show formulas as they are written
+        "html_copy_source": False,
         "html_theme_options": {
             "repository_url": get_config().git_url, "use_repository_button": True, "use_download_button": False, "show_toc_level": 2,
             # the theme below this one has a bar of its own, with a second search field
