@@ -188,6 +188,8 @@ class exported(Processor):
             else:
                 if cell.cell_type == "markdown":
                     cell.source = unnest(cell.source)
+                for shown in (o["data"] for o in cell.get("outputs", []) if "text/markdown" in o.get("data", {})):
+                    shown["text/markdown"] = [unnest("".join(shown["text/markdown"]))]
                 cells.append(cell)
         self.nb.cells = cells
 
