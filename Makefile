@@ -9,7 +9,7 @@ KEY   := $(shell $(PYTHON) -c "import hashlib, pathlib, sys; \
 	+ sys.version.encode()).hexdigest()[:16])")
 READY := $(VENV)/.ready-$(KEY)
 
-.PHONY: help reproduce test sync bench lab setup key clean
+.PHONY: help reproduce test sync docs bench lab setup key clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -23,8 +23,12 @@ test: setup  ## library and README in sync with the notebooks, every notebook, e
 	OMP_NUM_THREADS=1 $(BIN)/nbdev_test --do_print --timing
 	@$(BIN)/python -m pytest tests -q
 
-sync: setup  ## export the library, clean the notebooks, write README.md
+sync: setup  ## export the library, clean the notebooks, write README.md and CONTRIBUTING.md
 	@$(BIN)/python .ci/sync.py
+
+# nbdev finds .ci/pages.py, which settings.ini names, by PYTHONPATH. It would write README.md and CONTRIBUTING.md its own way if they looked older than their notebooks.
+docs: setup  ## the site, in _docs: with Quarto where it is installed, otherwise with Sphinx
+	@if command -v quarto >/dev/null; then touch README.md CONTRIBUTING.md && PYTHONPATH="$(CURDIR)/.ci" $(BIN)/nbdev_docs; else $(BIN)/python .ci/docs.py; fi
 
 bench: setup  ## time the fits beside the authors' procedure, and the ImageNet track; writes _runs/bench*.md
 	@$(BIN)/python tests/bench.py
@@ -51,4 +55,4 @@ key:  ## print the key of the environment that these pins and this Python need
 	@echo $(KEY)
 
 clean:  ## remove the environment and what runs left behind
-	rm -rf .venv _runs _docs _proc build dist *.egg-info .pytest_cache .mypy_cache .hypothesis
+	rm -rf .venv _runs _docs _proc _site build dist *.egg-info .pytest_cache .mypy_cache .hypothesis

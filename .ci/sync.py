@@ -1,4 +1,4 @@
-"""Bring what is generated in step with the notebooks: the library, clean notebooks, README.md.
+"""Bring what is generated in step with the notebooks: the library, clean notebooks, README.md, CONTRIBUTING.md.
 
 With --check it fails when that changed a file, and names it."""
 import re
@@ -8,20 +8,29 @@ from pathlib import Path
 
 import nbformat
 from nbconvert import MarkdownExporter
+from pages import put_aside, put_back
 
 root = Path(__file__).resolve().parent.parent
+WRITTEN = {"index": "README.md", "contributing": "CONTRIBUTING.md"}  # notebook: file at the root
 HIDDEN = re.compile(r"^#\|\s*(hide|default_exp|export|exports)\b", re.M)
 
 
 def generated() -> dict[Path, bytes]:
     "Every file that the notebooks decide, with its content."
-    files = [*root.glob("u2c/**/*.py"), *root.glob("u2c/data/*.ipynb"), *root.glob("nbs/**/*.ipynb"), root / "README.md"]
+    files = [*root.glob("u2c/**/*.py"), *root.glob("u2c/data/*.ipynb"), *root.glob("nbs/**/*.ipynb"), *(root / f for f in WRITTEN.values())]
     return {f: f.read_bytes() for f in files if f.exists() and ".ipynb_checkpoints" not in f.parts}
 
 
-def write_readme() -> None:
-    "README.md from nbs/index.ipynb: no hidden cells, no directives, links that hold from the root of the repository."
-    nb = nbformat.read(root / "nbs/index.ipynb", as_version=4)
+def from_root(text: str) -> str:
+    "Markdown with its links and pictures as seen from the root of the repository; a link may have code for its text."
+    links = re.compile(r"(?<=\]\()(?!https?:|#)([^)\s]+)(?=\))")
+    text, code = put_aside(text)
+    return put_back(links.sub(r"nbs/\1", text), code)
+
+
+def write_markdown(name: str, target: str) -> None:
+    "A file at the root from a notebook: no hidden cells, no directives, links that hold from there."
+    nb = nbformat.read(root / f"nbs/{name}.ipynb", as_version=4)
     nb.cells = [c for c in nb.cells if not (c.cell_type == "code" and HIDDEN.search(c.source))]
     for cell in nb.cells:
         if cell.cell_type == "code":
@@ -34,13 +43,13 @@ def write_readme() -> None:
             cell.source = re.sub(r"^#\|.*\n", "", cell.source, flags=re.M)
             shown = {kind for o in cell.outputs for kind in o.get("data", {})}
             if any(kind.startswith("image/") for kind in shown):
-                sys.exit("index.ipynb: a picture in a cell's output does not reach README.md; save it and link to it")
+                sys.exit(f"{name}.ipynb: a picture in a cell's output does not reach {target}; save it and link to it")
         else:
-            cell.source = re.sub(r"\]\((?!https?:|#)([^)]+)\)", r"](nbs/\1)", cell.source)
+            cell.source = from_root(cell.source)
     nb.metadata["language_info"] = {"name": "python"}  # nbdev_clean drops it, the fences need it
     body, _ = MarkdownExporter().from_notebook_node(nb)
     body = re.sub(r"\n{3,}", "\n\n", body).strip()
-    (root / "README.md").write_text(f"<!-- Written by `make sync` from nbs/index.ipynb: edit that. -->\n\n{body}\n", encoding="utf-8")
+    (root / target).write_text(f"<!-- Written by `make sync` from nbs/{name}.ipynb: edit that. -->\n\n{body}\n", encoding="utf-8")
 
 
 def pack_experiments() -> None:
@@ -57,7 +66,8 @@ def main() -> None:
     before = generated()
     for command in ("nbdev_export", "nbdev_clean"):
         subprocess.run([Path(sys.executable).parent / command], cwd=root, check=True)
-    write_readme()
+    for name, target in WRITTEN.items():
+        write_markdown(name, target)
     pack_experiments()
     after = generated()
     changed = sorted(str(f.relative_to(root)) for f in before.keys() | after.keys() if before.get(f) != after.get(f))

@@ -1,0 +1,376 @@
+"The site: built once, every page opened in a browser with no way out; and the builder's own checks."
+import functools
+import http.server
+import importlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from urllib.parse import urlparse
+
+import nbformat
+import pytest
+import yaml
+from bs4 import BeautifulSoup
+
+root = Path(__file__).parent.parent
+sys.path.insert(0, str(root / ".ci"))
+import docs  # noqa: E402
+import pages  # noqa: E402
+
+chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+def hrefs(items):
+    for i in items:
+        yield from [i] if isinstance(i, str) else hrefs(i["contents"]) if "contents" in i else [i["href"]]
+
+
+SIDEBAR = list(hrefs(yaml.safe_load((root / "_quarto.yml").read_text())["website"]["sidebar"]["contents"]))
+
+
+def build(project: Path, out: Path, work: Path) -> subprocess.CompletedProcess:
+    command = [sys.executable, root / ".ci/docs.py", "--out", out, "--work", work]
+    return subprocess.run(command, cwd=project, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    done = build(root, folder / "html", folder / "work")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "html"
+
+
+# ---- what is in the pages ----
+
+
+@functools.cache
+def soup(site: Path, notebook: str) -> BeautifulSoup:
+    return BeautifulSoup((site / f"{pages.page_of(notebook)}.html").read_text(), "html.parser")
+
+
+def test_every_exported_name_has_its_place_and_its_source(site):
+    index = importlib.import_module("u2c._modidx").d["syms"]
+    for module, names in index.items():
+        source = (root / f"{module.replace('.', '/')}.py").read_text().splitlines()
+        for name, (place, _) in names.items():
+            short = name.removeprefix(module + ".")
+            if "." in short or short.startswith("_"):
+                continue
+            page, anchor = place.split("#")
+            html = soup(site, page)
+            assert html.find(id=anchor), f"{page} has no #{anchor}"
+            heads = [h for h in html.find_all(["h2", "h3"]) if h.get_text().rstrip("#") == short and h.find("code")]
+            assert len(heads) == 1, f"{page} describes {short} {len(heads)} times"
+            link = heads[0].find_next("a", class_="source-link")["href"]
+            assert re.fullmatch(rf"https://\S+/{module.replace('.', '/')}\.py#L\d+", link), link
+            assert re.match(rf"(@|(async )?(def|class) {short}\b)", source[int(link.rpartition("#L")[2]) - 1]), link
+
+
+def test_parameters_are_described(site):
+    table = soup(site, "05_unified.ipynb").find(id="u2c").find("table")
+    rows = {row.find("td").get_text(): [c.get_text() for c in row.find_all("td")] for row in table.find_all("tr")[1:]}
+    assert rows["alpha"] == ["alpha", "float", "0.95", "share of in-domain data below the threshold"]
+
+
+def test_alternative_types_are_told_apart():
+    rows = [("x", "Array | None", "None", "a | b"), ("y", "dict[str, int | None]", "", "")]
+    assert pages.parameter_table(rows, str) == "\n".join([
+        "|  | type | default |  |",
+        "| --- | --- | --- | --- |",
+        r"| `x` | `Array` or `None` | `None` | a \| b |",
+        '| `y` | <code class="literal">dict[str, int &#124; None]</code> |  |  |',
+    ])  # fmt: skip
+
+
+def test_names_in_prose_link_to_their_page(site):
+    link = next(a for a in soup(site, "index.ipynb").find("article").find_all("a") if a.get_text() == "RejectOrClassify")
+    assert link["href"] == "reject.html#rejectorclassify"
+
+
+# ---- in a browser ----
+
+
+@pytest.fixture(scope="module")
+def url(site):
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *args):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=site))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if not chromium:
+        reason = "no Chromium on this machine: the site was not opened in a browser (apt-get install chromium)"
+        print(reason)
+        pytest.skip(reason)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture()
+def tab(browser):
+    "A tab that reaches this machine alone; what goes wrong is collected in `tab.faults`."
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
+    page = context.new_page()
+    page.faults = []
+
+    def gate(route):
+        if urlparse(route.request.url).hostname == "127.0.0.1":
+            return route.continue_()
+        page.faults.append(f"asks another host: {route.request.url}")
+        return route.abort()
+
+    context.route("**/*", gate)
+    page.on("console", lambda m: page.faults.append(f"console: {m.text}") if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda e: page.faults.append(f"script: {e}"))
+    page.on("requestfailed", lambda r: page.faults.append(f"failed: {r.url}"))
+    page.on("response", lambda r: page.faults.append(f"{r.status}: {r.url}") if r.status >= 400 else None)
+    yield page
+    context.close()
+
+
+VISIBLE = """() => { const a = document.querySelector('article').cloneNode(true);
+  a.querySelectorAll('pre, code, script, style, mjx-container').forEach(n => n.remove()); return a.textContent }"""
+UNSEEN = """() => [...document.querySelectorAll('img')].filter(i => { i.loading = 'eager'; return !(i.complete && i.naturalWidth > 0 && i.naturalHeight > 0) }).map(i => i.src)"""
+WIDER = """() => { const w = document.documentElement; return w.scrollWidth > w.clientWidth ? [...document.querySelectorAll('article *')]
+  .filter(n => n.getBoundingClientRect().right > w.clientWidth + 1).slice(0, 5).map(n => n.outerHTML.slice(0, 150)) : null }"""
+
+
+def has_math(notebook: str) -> bool:
+    cells = json.loads((root / "nbs" / notebook).read_text())["cells"]
+    text = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+    return bool(pages.MATH.search(pages.CODE.sub("", text)))
+
+
+@pytest.mark.parametrize("notebook", SIDEBAR)
+def test_page_in_browser(tab, url, notebook):
+    assert tab.goto(f"{url}/{pages.page_of(notebook)}.html").ok
+    formulas = tab.locator("article .math")
+    if has_math(notebook):
+        assert formulas.count() > 0
+        tab.wait_for_function("() => [...document.querySelectorAll('article .math')].every(m => m.querySelector('mjx-container svg'))")
+    assert tab.locator("mjx-merror, [data-mjx-error]").count() == 0
+    raw = re.search(r".{0,40}(\$|\\\(|\\\[|\\frac|\\tau).{0,40}", tab.evaluate(VISIBLE))
+    assert not raw, f"a formula that is not rendered: {raw[0]}"
+    tab.wait_for_load_state("networkidle")
+    assert tab.evaluate(UNSEEN) == []
+    assert tab.locator(".bd-sidebar-primary a.current").count() > 0, "the page is not in the sidebar"
+    tab.set_viewport_size({"width": 390, "height": 844})
+    assert tab.evaluate(WIDER) is None
+    assert tab.faults == []
+
+
+def test_search_finds(tab, url):
+    tab.goto(f"{url}/index.html")
+    tab.keyboard.press("Control+k")
+    tab.keyboard.type("temperature")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("#search-results li a")
+    found = tab.locator("#search-results li a").all_inner_texts()
+    assert "Temperature" in found, found
+    assert tab.faults == []
+
+
+def test_dark_switch(tab, url):
+    tab.goto(f"{url}/metrics.html")
+    colour = "() => getComputedStyle(document.body).backgroundColor"
+    light = tab.evaluate(colour)
+    tab.locator(".theme-switch-button:visible").first.click()
+    tab.locator(".dropdown-menu:visible").get_by_text("Dark").click()
+    tab.wait_for_function(f"light => ({colour})() !== light", arg=light)
+    dark = tab.evaluate(colour)
+    assert light == "rgb(255, 255, 255)"
+    assert sum(map(int, re.findall(r"\d+", dark)[:3])) < 150, dark
+    assert tab.faults == []
+
+
+# ---- the builder's checks ----
+
+SETTINGS = """[DEFAULT]
+repo = tiny
+lib_name = tiny
+version = 0.1
+min_python = 3.11
+license = apache2
+lib_path = tiny
+nbs_path = nbs
+doc_path = _docs
+recursive = True
+user = nobody
+branch = main
+custom_sidebar = True
+doc_host = https://nobody.invalid
+doc_baseurl = /tiny
+git_url = https://github.com/nobody/tiny
+title = tiny
+author = nobody
+copyright = nobody
+description = a tiny project
+skip_procs = add_show_docs,exec_show_docs,rm_export
+procs = pages:exported
+"""
+BIB = "@article{guo2017, title={On {Calibration}}, author={Guo, Chuan}, journal={ICML}, year={2017}}\n"
+
+
+def project(folder: Path, **notebooks: list) -> Path:
+    "A project of notebooks, given as lists of cells: text is markdown, (source, output) is code."
+    (folder / "nbs").mkdir(parents=True)
+    (folder / "settings.ini").write_text(SETTINGS)
+    (folder / "nbs/references.bib").write_text(BIB)
+    contents = [f"{name}.ipynb" for name in notebooks]
+    site = {"website": {"title": "tiny", "sidebar": {"contents": contents}}, "bibliography": "references.bib"}
+    (folder / "nbs/_quarto.yml").write_text(yaml.safe_dump(site))
+    for name, cells in notebooks.items():
+        nb = nbformat.v4.new_notebook()
+        for cell in cells:
+            if isinstance(cell, str):
+                nb.cells.append(nbformat.v4.new_markdown_cell(cell))
+            else:
+                nb.cells.append(nbformat.v4.new_code_cell(cell[0], outputs=[nbformat.v4.new_output("stream", text=cell[1])]))
+        nbformat.write(nb, folder / f"nbs/{name}.ipynb")
+    return folder
+
+
+def test_small_site_is_built_without_running_a_cell(tmp_path):
+    tiny = project(
+        tmp_path / "tiny",
+        index=["# Tiny\n\n> A site.", "See [the other](01_other.ipynb#a-place), @eq-one, [@guo2017, Section 2] and @guo2017.", "$$x = 1$$ {#eq-one}", ("raise SystemExit", "saved output\n")],
+        **{"01_other": ["# Other\n\n> A page.", "## A place", "::: {.callout-note}\n\n## Mind\n\nthe gap\n\n:::", "$$y = 2$$ {#eq-one}", "As @guo2017 says, and [there](index.ipynb#eq-one)."]},
+    )
+    done = build(tiny, tmp_path / "out", tmp_path / "work")
+    assert done.returncode == 0, done.stdout + done.stderr
+    index, other = ((tmp_path / f"out/{n}.html").read_text() for n in ("index", "other"))
+    assert "saved output" in index and 'href="other.html#a-place"' in index
+    assert "Equation 1" in index and 'href="index.html#equation-index-eq-one"' in other
+    assert "On Calibration" in index and "On Calibration" in other
+    assert "Mind" in BeautifulSoup(other, "html.parser").select_one(".admonition.note .admonition-title").get_text()
+
+
+def test_faults_stop_the_build_and_are_named(tmp_path):
+    tiny = project(
+        tmp_path / "tiny",
+        index=["# Tiny\n\n> A site.", "[a](nowhere.ipynb) and [b](01_other.ipynb#no-such-place)", "![](no_picture.png)", "See @guo1999 and ?@tbl-x and @fig-none."],
+        **{"01_other": ["# Other\n\n> A page.", "text\n- a list without a blank line", r"A formula \(x\)", '<img src="https://elsewhere.invalid/x.png">', "::: {.panel-tabset}\n\nx\n\n:::"]},
+    )
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/old.html").write_text("the site before")
+    done = build(tiny, tmp_path / "out", tmp_path / "work")
+    assert done.returncode == 1
+    for page, text in [
+        ("index", "nowhere.ipynb: no such notebook"), ("index", "no-such-place"), ("index", "no_picture.png"), ("index", "tbl-x"), ("index", "fig-none"),
+        ("01_other", "- a list without a blank line"), ("01_other", r"\\("), ("other", "https://elsewhere.invalid/x.png"), ("01_other", ".panel-tabset"),
+    ]:  # fmt: skip
+        assert [line for line in done.stderr.splitlines() if line.startswith(page) and text in line], f"{page}: {text} is not named in\n{done.stderr}"
+    assert [f.name for f in (tmp_path / "out").iterdir()] == ["old.html"], "a site with faults was published"
+
+
+@pytest.mark.parametrize("text, reason", [
+    (r"see \(x\)", "mathematics"),
+    ("a $ x $ b", "space just inside"),
+    ("{{< video x >}}", "shortcode"),
+    ("::: {.columns}\nx\n:::", "no callout"),
+    ("```{mermaid}\nx\n```", "executable or directive fence"),
+    ("```{note}\nx\n```", "executable or directive fence"),
+    ("{cite:p}`x`", "MyST role"),
+    ("(here)=\n# x", "MyST target"),
+    ("<div>*x*</div>", "raw HTML"),
+    ("text\n- item", "blank line"),
+    ("text\n## head", "blank line"),
+    ("text\n| a |\n| --- |", "blank line"),
+])  # fmt: skip
+def test_source_that_one_builder_would_not_render(text, reason):
+    assert [f for f in pages.source_faults(text) if reason in f]
+
+
+@pytest.mark.parametrize("text", [
+    "a $x$ and $y$, 5 and 6", "`$ x $` and `\\(`", "$$\nx\n$$ {#eq-a}", "```python\n# {{< x >}}\na = 1\n- 2\n```", "- a\n- b\n  - c", "1. a\n2. b",
+    "::: {.callout-tip}\n\nx\n\n:::", "| a | b |\n| --- | --- |\n| 1 | 2 |", "$\\big[x\\big]$ and $a$ of $b$", "a[^1]\n\n[^1]: note",
+])  # fmt: skip
+def test_source_that_both_render(text):
+    assert pages.source_faults(text) == []
+
+
+@pytest.mark.parametrize("text, expected", [
+    ("$$x$$ {#eq-a}", "$$x$$ (a-b-eq-a)"),
+    ("by @eq-a", "by {eq}`a-b-eq-a`"),
+    ("`@eq-a` and $@eq-a$", "`@eq-a` and $@eq-a$"),
+    ("@key says", "{cite:t}`a-b-key` says"),
+    ("[see @key, p. 3; @other]", "{cite:p}`{see}a-b-key{p. 3},a-b-other`"),
+    ("me@key.org and @nobody", "me@key.org and @nobody"),
+    ("[x](../00_core.ipynb#y)", "[x](../core.ipynb#y)"),
+    ("[x](03a_c.ipynb)", "[x](../a/c.ipynb)"),
+    ("[x](../01_m.ipynb#eq-err)", "[x](../m.ipynb#equation-m-eq-err)"),
+    ("[x](https://x.org/a.ipynb)", "[x](https://x.org/a.ipynb)"),
+    ("[`fit`](https://site.invalid/u2c/core.html#thing)", "[`fit`](../core.ipynb#thing)"),
+    ("[`fit`](https://site.invalid/u2c/core.html#thing.gone)", "[`fit`](../core.ipynb#thing)"),
+    ("[`fit`](https://site.invalid/u2c/gone.html#x)", "`fit`"),
+    ("`[x](../00_core.ipynb)` and `$x$ {#eq-a}`", "`[x](../00_core.ipynb)` and `$x$ {#eq-a}`"),
+    ("```markdown\n::: {.callout-note}\nx\n:::\n```", "```markdown\n::: {.callout-note}\nx\n:::\n```"),
+    ("::: {.callout-warning}\n\n## T\n\nx\n\n:::", ":::{admonition} T\n:class: warning\nx\n:::"),
+    ("![Cap](i.png){#fig-a width=50%}", "```{figure} i.png\n:name: fig-a\n:width: 50%\n\nFigure 1: Cap\n```"),
+])  # fmt: skip
+def test_translation(text, expected):
+    page = pages.Page("a/02_b.ipynb", "https://site.invalid/u2c", frozenset({"key", "other"}), {"core": {"thing"}})
+    assert page.to_myst(text) == expected
+
+
+@pytest.mark.parametrize("text, expected", [
+    ("[[`U2C`](https://x.org/u.html#u2c)](05_unified.ipynb)", "[`U2C`](05_unified.ipynb)"),
+    ("[the [`U2C`](a) and [`RC`](b) classes](c.ipynb)", "[the `U2C` and `RC` classes](c.ipynb)"),
+    ("[`U2C`](a), [`RC`](b)", "[`U2C`](a), [`RC`](b)"),
+])  # fmt: skip
+def test_links_in_links(text, expected):
+    assert pages.unnest(text) == expected
+
+
+@pytest.mark.parametrize("notebook, page", [("00_core.ipynb", "core"), ("03a_distances.ipynb", "distances"), ("explanations/results.ipynb", "explanations/results")])
+def test_page_names_are_nbdevs(notebook, page):
+    from nbdev.doclinks import _nbpath2html
+
+    assert pages.page_of(notebook) == page == str(_nbpath2html(Path(notebook)).with_suffix(""))
+
+
+@pytest.mark.parametrize("title, expected", [("1. Outputs of a classifier", "outputs-of-a-classifier"), ("Outputs.to", "outputs.to"), ("What's new?", "whats-new"), ("check_probs", "check_probs")])
+def test_anchors_are_pandocs(title, expected):
+    assert pages.slug(title) == expected
+
+
+@pytest.mark.parametrize("html, leak", [
+    ("<p>::: {.callout-note}</p>", ":::"), ("<p>see @fig-x</p>", "@fig-x"), ("<p>{eq}`x`</p>", "{eq}"), ("<p>cost $x$ now</p>", "$x$"), ("<p>**bold**</p>", "**bold**"),
+    ("<p>[a](b.html)</p>", "](b.html)"), ("<p>x {#eq-a}</p>", "{#eq-a}"), ("<p>[@key]</p>", "[@key]"), ("<p>## Head</p>", "## Head"), ("<p>| --- | --- |</p>", "---"),
+])  # fmt: skip
+def test_leaks_are_found(html, leak):
+    found = docs.page_leaks(BeautifulSoup(f"<article>{html}</article>", "html.parser"))
+    assert len(found) >= 1 and leak in found[0]
+
+
+def test_code_and_formulas_are_no_leaks():
+    html = '<article><pre>## x **y**</pre><code>@fig-x</code><span class="math">\\(\\frac12\\)</span><p>5 % of a | b, c_d</p></article>'
+    assert docs.page_leaks(BeautifulSoup(html, "html.parser")) == []
+
+
+def test_built_pages_are_checked(tmp_path):
+    (tmp_path / "a.html").write_text('<a href="b.html">x</a><a href="c.html#here">x</a><img src="no.png"><script src="https://cdn.invalid/x.js"></script><a href="https://fine.invalid">x</a>')
+    (tmp_path / "c.html").write_text('<p id="there">x</p><a href="a.html">fine</a><a href="#there">fine</a>')
+    (tmp_path / "s.css").write_text("@import 'https://fonts.invalid/x.css';")
+    assert docs.check_site(tmp_path) == [
+        "a.html: broken link b.html",
+        "a.html: broken link c.html#here: no such place on that page",
+        "a.html: missing image no.png",
+        "a.html: loads https://cdn.invalid/x.js from another host",
+        "s.css: fetches https://fonts.invalid/x.css from another host",
+    ]
