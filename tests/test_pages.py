@@ -1,9 +1,13 @@
 "Links, pictures and citations in the notebooks' prose lead somewhere."
+import importlib
 import json
+import pkgutil
 import re
 from pathlib import Path
 
 import pytest
+
+import u2c
 
 nbs = Path(__file__).parent.parent / "nbs"
 notebooks = sorted(p for p in nbs.glob("**/*.ipynb") if ".ipynb_checkpoints" not in p.parts)
@@ -46,3 +50,11 @@ def test_citations_are_in_the_bibliography(path):
 def test_the_bibliography_is_cited():
     cited = {k for p in notebooks for k in re.findall(r"@([a-z][\w-]+)", prose(p))}
     assert not keys - cited, "entries that no page cites"
+
+
+def test_the_reference_as_it_is_stored_lists_every_public_name():
+    outputs = [o for c in json.loads((nbs / "reference/index.ipynb").read_text(encoding="utf-8"))["cells"] for o in c.get("outputs", [])]
+    page = "".join(line for o in outputs for line in o.get("data", {}).get("text/markdown", []))
+    modules = {m.name: importlib.import_module(f"u2c.{m.name}") for m in pkgutil.iter_modules(u2c.__path__) if not m.name.startswith("_")}
+    listed = {part.split("\n")[0]: re.findall(r"^\| \[(\w+)\]\(", part, re.M) for part in page.split("## u2c.")[1:]}
+    assert listed == {name: list(m.__all__) for name, m in modules.items()}, "execute nbs/reference/index.ipynb again"
