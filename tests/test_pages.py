@@ -1,0 +1,60 @@
+"Links, pictures and citations in the notebooks' prose lead somewhere."
+import importlib
+import json
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import u2c
+
+nbs = Path(__file__).parent.parent / "nbs"
+notebooks = sorted(p for p in nbs.glob("**/*.ipynb") if ".ipynb_checkpoints" not in p.parts)
+keys = set(re.findall(r"^@\w+\{([\w-]+),", (nbs / "references.bib").read_text(encoding="utf-8"), re.M))
+
+
+def prose(path: Path) -> str:
+    "The markdown of a notebook, without what is quoted as code"
+    text = "\n\n".join("".join(c["source"]) for c in json.loads(path.read_text(encoding="utf-8"))["cells"] if c["cell_type"] == "markdown")
+    return re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.S)
+
+
+def dead_links(path: Path, text: str) -> list[str]:
+    "Relative targets that are no file"
+    targets = re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", text)
+    return [t for t in targets if not (path.parent / t).exists()]
+
+
+def unknown_citations(text: str) -> list[str]:
+    "Keys that are not in the bibliography; @fig-, @eq- and the like are references within a page"
+    return [k for k in re.findall(r"(?<![\w.])@([a-z][\w-]+)", text) if k not in keys and not re.match(r"(fig|eq|tbl|sec)-", k)]
+
+
+def test_these_checks_find_something():
+    here = nbs / "index.ipynb"
+    assert dead_links(here, "[a](nowhere.ipynb#x) ![b](images/nothing.png) [c](https://arxiv.org) [d](#e) [f](00_core.ipynb)") == ["nowhere.ipynb", "images/nothing.png"]
+    assert unknown_citations("as [@chaudhuri2023unified; @nobody1999nothing] in @eq-rc and me@example.org") == ["nobody1999nothing"]
+
+
+@pytest.mark.parametrize("path", notebooks, ids=lambda p: p.stem)
+def test_links_lead_somewhere(path):
+    assert not dead_links(path, prose(path))
+
+
+@pytest.mark.parametrize("path", notebooks, ids=lambda p: p.stem)
+def test_citations_are_in_the_bibliography(path):
+    assert not unknown_citations(prose(path))
+
+
+def test_the_bibliography_is_cited():
+    cited = {k for p in notebooks for k in re.findall(r"@([a-z][\w-]+)", prose(p))}
+    assert not keys - cited, "entries that no page cites"
+
+
+def test_the_reference_as_it_is_stored_lists_every_public_name():
+    outputs = [o for c in json.loads((nbs / "reference/index.ipynb").read_text(encoding="utf-8"))["cells"] for o in c.get("outputs", [])]
+    page = "".join(line for o in outputs for line in o.get("data", {}).get("text/markdown", []))
+    modules = {m.name: importlib.import_module(f"u2c.{m.name}") for m in pkgutil.iter_modules(u2c.__path__) if not m.name.startswith("_")}
+    listed = {part.split("\n")[0]: re.findall(r"^\| \[(\w+)\]\(", part, re.M) for part in page.split("## u2c.")[1:]}
+    assert listed == {name: list(m.__all__) for name, m in modules.items()}, "execute nbs/reference/index.ipynb again"
