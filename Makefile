@@ -21,7 +21,7 @@ reproduce: setup  ## the paper's experiment on the embedded benchmark; ARGS="--s
 test: setup  ## library and README in sync with the notebooks, every notebook, every test
 	@$(BIN)/python .ci/sync.py --check
 	OMP_NUM_THREADS=1 $(BIN)/nbdev_test --do_print --timing
-	@$(BIN)/python -m pytest tests -q
+	@$(BIN)/python -m pytest tests -q -rs
 
 sync: setup  ## export the library, clean the notebooks, write README.md and CONTRIBUTING.md
 	@$(BIN)/python .ci/sync.py
