@@ -6,7 +6,7 @@
 __all__ = ['World', 'Surprise', 'FromCentre', 'share', 'error_gap', 'error_gap_by_regions', 'nll_u2c', 'nll_rc', 'ece_by_regions',
            'ece_of_region', 'ece_per_point']
 
-# %% ../nbs/07_lemmas.ipynb #73d72533
+# %% ../nbs/07_lemmas.ipynb #dab73c71
 import math
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from .metrics import ece, err, nll
 from .regions import Comparison
 from .scorers import Scorer
 
-# %% ../nbs/07_lemmas.ipynb #a81ef546
+# %% ../nbs/07_lemmas.ipynb #df00f0fa
 @dataclass(frozen=True)
 class World:
     "Classes that are round Gaussians on a circle, and a broad one of no known class"
@@ -67,7 +67,7 @@ class World:
         assert x.features is not None
         return (x.features @ self.means.T - self.means.square().sum(1) / 2).softmax(1)
 
-# %% ../nbs/07_lemmas.ipynb #0ecfde32
+# %% ../nbs/07_lemmas.ipynb #6686d158
 class Surprise(Scorer):
     "Minus the logarithm of the world's true density: exact"
     def __init__(
@@ -82,7 +82,7 @@ class Surprise(Scorer):
         square = (x.features[:, None] - self.world.means).square().sum(2)
         return math.log(2 * math.pi * self.world.c) - (-square / 2).logsumexp(1)
 
-# %% ../nbs/07_lemmas.ipynb #ccf5dbc9
+# %% ../nbs/07_lemmas.ipynb #d66466a1
 class FromCentre(Scorer):
     "Distance from the mean of all data: misspecified, since the middle is empty"
     def __init__(self): super().__init__("mean")
@@ -95,7 +95,7 @@ class FromCentre(Scorer):
         assert x.features is not None
         return torch.linalg.vector_norm(x.features - self.mean, dim=1)
 
-# %% ../nbs/07_lemmas.ipynb #fd9bf1a7
+# %% ../nbs/07_lemmas.ipynb #3f3c07dc
 def share(
     part: Comparison,
     letters: str,  # such as "BC"
@@ -103,14 +103,14 @@ def share(
     "The share of rows in one of these regions"
     return float(np.isin(part.region, list(letters)).mean())
 
-# %% ../nbs/07_lemmas.ipynb #f3fecd80
+# %% ../nbs/07_lemmas.ipynb #a06c382f
 def error_gap(
     part: Comparison,
 ) -> float:
     "err(RC) - err(U2C), by the definition of err"
     return err(part.rc.exp(), part.labels) - err(part.u2c.exp(), part.labels)
 
-# %% ../nbs/07_lemmas.ipynb #98c8a008
+# %% ../nbs/07_lemmas.ipynb #5896a211
 def error_gap_by_regions(
     part: Comparison,
 ) -> float:
@@ -121,7 +121,7 @@ def error_gap_by_regions(
     joint = {r: float((wrong & (part.region == r)).mean()) for r in "BC"}  # P(region) * err(h | region)
     return share(part, "C") - share(part, "B") + joint["B"] - joint["C"]
 
-# %% ../nbs/07_lemmas.ipynb #28ffb48e
+# %% ../nbs/07_lemmas.ipynb #18bfe2eb
 def nll_u2c(
     part: Comparison,
 ) -> float:
@@ -130,7 +130,7 @@ def nll_u2c(
     extended = torch.cat([part.logits, part.tau_u[:, None]], 1)
     return float((torch.logaddexp(part.logits.logsumexp(1), part.tau_u) - extended.gather(1, part.labels[:, None])[:, 0]).mean())
 
-# %% ../nbs/07_lemmas.ipynb #ea48ad79
+# %% ../nbs/07_lemmas.ipynb #b73e3d5d
 def nll_rc(
     part: Comparison,
 ) -> float:
@@ -140,7 +140,7 @@ def nll_rc(
     if share(part, "AB" if out else "CD") > 0: return math.inf
     return 0.0 if out else nll(part.logits.log_softmax(1), part.labels, log=True)
 
-# %% ../nbs/07_lemmas.ipynb #9b38fe43
+# %% ../nbs/07_lemmas.ipynb #ac0e1f83
 def ece_by_regions(
     part: Comparison,
     method: str,  # "rc" or "u2c"
@@ -161,7 +161,7 @@ def ece_by_regions(
         else: gaps[region] = ece(part.logits[rows].softmax(1), part.labels[rows])  # RC is f_tau here
     return gaps
 
-# %% ../nbs/07_lemmas.ipynb #f7322399
+# %% ../nbs/07_lemmas.ipynb #df9c58f5
 def ece_of_region(
     part: Comparison,
     method: str,  # "rc" or "u2c"
@@ -173,7 +173,7 @@ def ece_of_region(
     rows = torch.from_numpy(part.region == region)
     return ece(getattr(part, method)[rows].exp(), part.labels[rows], bins)
 
-# %% ../nbs/07_lemmas.ipynb #48a6829a
+# %% ../nbs/07_lemmas.ipynb #566978da
 def ece_per_point(
     part: Comparison,
     method: str,  # "rc" or "u2c"
