@@ -3,6 +3,7 @@ import functools
 import http.server
 import importlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -374,3 +375,28 @@ def test_built_pages_are_checked(tmp_path):
         "a.html: loads https://cdn.invalid/x.js from another host",
         "s.css: fetches https://fonts.invalid/x.css from another host",
     ]
+
+
+# ---- with Quarto, up to its door ----
+
+
+def test_where_quarto_is_installed_nbdev_hands_it_every_page(tmp_path):
+    "Quarto itself is not at hand: a stand-in of that name writes down how it is called"
+    project, calls = tmp_path / "project", tmp_path / "calls"
+    shutil.copytree(root, project, symlinks=True, ignore=shutil.ignore_patterns(".*cache", ".hypothesis", ".venv", "_*s", "_proc", "_site", "build", "*.egg-info"))
+    (tmp_path / "bin").mkdir()
+    quarto = tmp_path / "bin/quarto"
+    quarto.write_text(f'#!/bin/sh\necho "$PWD $*" >> {calls}\nmkdir -p _docs && echo page > _docs/index.html\n')
+    quarto.chmod(0o755)
+    before = {f: (project / f).read_bytes() for f in ("README.md", "CONTRIBUTING.md", "_quarto.yml")}
+    (project / ".venv/bin").mkdir(parents=True)
+    (project / ".venv/bin/nbdev_docs").symlink_to(Path(sys.executable).parent / "nbdev_docs")
+    environment = os.environ | {"PATH": f"{quarto.parent}:{os.environ['PATH']}"}
+    done = subprocess.run(["make", "-o", "setup", "docs", "VENV=.venv"], cwd=project, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert calls.read_text().startswith(f"{project}/_proc render") and (project / "_docs/index.html").read_text() == "page\n"
+    assert not [page for page in SIDEBAR if not (project / "_proc" / page).exists()]
+    assert yaml.safe_load((project / "_proc/_quarto.yml").read_text()) == yaml.safe_load(before["_quarto.yml"])
+    assert {f: (project / f).read_bytes() for f in before} == before
+    names = nbformat.read(project / "_proc/04_reject.ipynb", as_version=4)
+    assert any("`RejectOrClassify`" in c.source and "source" in c.source for c in names.cells if c.cell_type == "markdown"), "nbdev did not use our processor"
