@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['BLUE', 'VERMILLION', 'GREEN', 'PINK', 'BLACK', 'look', 'dress', 'show_small', 'view', 'shade_regions',
            'letter_regions', 'plot_regions', 'pick_examples', 'frame_examples', 'check_images', 'plot_examples',
-           'plane', 'name_borders', 'figure_1', 'plot_reliability', 'plot_link', 'plot_risk_coverage', 'plot_scores',
-           'doubt', 'curves_of', 'link_grid', 'figure_calibration']
+           'name_borders', 'figure_1', 'plot_reliability', 'plot_link', 'plot_risk_coverage', 'plot_scores', 'doubt',
+           'curves_of', 'link_grid', 'figure_calibration']
 
 # %% ../nbs/32_figures.ipynb #121a0134
 import io
@@ -31,7 +31,7 @@ from torch import Tensor
 
 from .core import ArrayLike, Outputs, as_tensor, check_labels
 from .metrics import Bins, ece, reliability_bins, risk_coverage
-from .regions import columns, regions
+from .regions import columns, compare, regions
 from .reject import Calibrator
 from .temperature import tempered_lse
 from .unified import U2C
@@ -207,16 +207,6 @@ def plot_examples(
     frame_examples(ax, n_classes, margin=1.6 * half)
     return rows
 
-# %% ../nbs/32_figures.ipynb #e6b85ad7
-def plane(
-    u2c: U2C,  # fitted
-    x: Outputs,
-) -> tuple[Tensor, Tensor]:  # (n,) tau_u(u(x)) and (n,) largest tempered logit
-    "The coordinates of Figure 1a"
-    u2c.check_ready(x)
-    z = u2c.extended_logits(x, u2c.scorer.score(x))
-    return z[:, -1], z[:, :-1].amax(1)
-
 # %% ../nbs/32_figures.ipynb #4a76373b
 def name_borders(
     ax: Axes,
@@ -237,10 +227,10 @@ def figure_1(
     "The paper's Figure 1: regions, in-domain examples, out-of-domain examples"
     pixels = check_images(images_in, len(in_domain), "images_in"), check_images(images_out, len(out_domain), "images_out")
     c, both = in_domain.n_classes, (in_domain, out_domain)
-    t, f = (torch.cat(parts) for parts in zip(*(plane(u2c, x) for x in both)))
-    rejects = torch.cat([rc.predict(x) == c for x in both])
+    parts = [compare(rc, u2c, x) for x in both]
+    t, f, rejects = (torch.cat(column) for column in zip(*((p.tau_u, p.logits.amax(1), p.rejects) for p in parts)))
     theta_at = u2c.tau_u(rc.theta.reshape(1, 1).to(u2c.theta)).item()
-    probs = [u2c.predict_proba(x) for x in both]
+    probs = [p.u2c.exp() for p in parts]
     correct = [p.argmax(1) == check_labels(x.labels, len(x), c) for x, p in zip(both, probs)]
     fig, axs = plt.subplots(1, 3, figsize=(8.8, 3.1), layout="constrained")
     dots = plot_regions(axs[0], t, f, rejects, theta_at, torch.arange(len(t)) >= len(in_domain))
