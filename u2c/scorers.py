@@ -7,13 +7,15 @@ __all__ = ['Scorer', 'need_features', 'register_scorer', 'list_scorers', 'make_s
            'ASH']
 
 # %% ../nbs/03_scorers.ipynb #2d4c65f7
-import warnings
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from .core import ArrayLike, Fitted, Outputs, blocks, check_finite, check_matrix, in_domain_labels, widen
+from u2c.core import (
+    ArrayLike, Fitted, Outputs, as_tensor, blocks, check_matrix, check_fit_data, check_scores,
+    in_domain_labels, warn, widen,
+)
 from .temperature import tempered_lse
 
 # %% ../nbs/03_scorers.ipynb #b1b8cc25
@@ -31,6 +33,7 @@ class Scorer(Fitted):
         tau: float = 1.0,  # the temperature of the logits
     ) -> Self:
         "Learn from in-domain data"
+        check_fit_data(va)
         if va.labels is not None: in_domain_labels(va)
         self._fit(va)
         self.tau = torch.tensor(tau, dtype=torch.float64, device=va.device)
@@ -42,11 +45,17 @@ class Scorer(Fitted):
     ) -> Tensor:  # (n,) in float32 or wider, larger for stranger inputs
         "The epistemic uncertainty of each row"
         self.check_ready(x)
-        u = self._score(x)
-        check_finite(u, "u")
-        return u
+        return check_scores(self._score(x), len(x), x.device, f"u of {type(self).__name__}")
 
     forward = score
+
+    def fit_score(
+        self,
+        va: Outputs,  # in-domain validation data
+        tau: float = 1.0,  # the temperature of the logits
+    ) -> Tensor:  # (n,)
+        "Learn from in-domain data, and score these very rows, as the paper does"
+        return self.fit(va, tau).score(va)
 
     def _fit(self, va: Outputs) -> None: "Nothing to learn"
 
@@ -87,7 +96,8 @@ def make_scorer(
     **options: Any,  # what its class takes
 ) -> Scorer:  # not fitted yet
     "A scorer by its name"
-    if name not in (names := list_scorers()): raise ValueError(f"name: found {name!r}, expected one of {', '.join(names)}")
+    if name not in (names := list_scorers()):
+        raise ValueError(f"name: found {name!r}, expected one of {', '.join(names)}")
     return _scorers[name](**options)
 
 # %% ../nbs/03_scorers.ipynb #7581cee0
@@ -113,9 +123,13 @@ def check_head(
     head: tuple[ArrayLike, ArrayLike] | nn.Linear,
 ) -> tuple[Tensor, Tensor]:  # weight (c, d), bias (c,)
     "The weight and the bias of a linear layer"
-    if isinstance(head, nn.Linear): head = head.weight, torch.zeros(len(head.weight)) if head.bias is None else head.bias
-    if not isinstance(head, (tuple, list)) or len(head) != 2: raise ValueError(f"head: found {type(head).__name__}, expected (weight, bias) or an nn.Linear")
-    weight, bias = widen(check_matrix(head[0], "head weight")), widen(check_matrix(torch.as_tensor(head[1])[None], "head bias"))[0]
+    if isinstance(head, nn.Linear):
+        none = torch.zeros_like(head.weight[:, 0])
+        head = head.weight, none if head.bias is None else head.bias
+    if not isinstance(head, (tuple, list)) or len(head) != 2:
+        raise ValueError(f"head: found {type(head).__name__}, expected (weight, bias) or an nn.Linear")
+    weight = widen(check_matrix(head[0], "head weight"))
+    bias = widen(check_matrix(as_tensor(head[1], "head bias")[None], "head bias"))[0]
     if len(weight) != len(bias): raise ValueError(f"head: found weight {tuple(weight.shape)} and bias {tuple(bias.shape)}, expected (c, d) and (c,)")
     return weight.clone(), bias.clone().to(weight)
 
@@ -141,7 +155,8 @@ class ASH(Scorer):
         phi = need_features(va, "ash", self.weight.shape[1])
         if len(self.weight) != va.n_classes: raise ValueError(f"head: found {len(self.weight)} classes, expected {va.n_classes}, as the logits have")
         if self.by == "value" and (below := (phi < 0).double().mean().item()):
-            warnings.warn(f"ash: {below:.0%} of the features are negative where ASH-B expects a ReLU's; u may be all but constant, see by='magnitude'", stacklevel=4)
+            found = f"{below:.0%} of the features are negative where ASH-B expects a ReLU's"
+            warn(f"ash: {found}; u may be all but constant, see by='magnitude'")
 
     def _score(self, x: Outputs) -> Tensor:
         phi = need_features(x, "ash", self.weight.shape[1])
