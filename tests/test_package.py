@@ -5,6 +5,7 @@ import importlib
 import importlib.metadata
 import inspect
 import json
+import os
 import pkgutil
 import re
 import shutil
@@ -274,3 +275,41 @@ def test_site_lists_every_notebook():
 
 def test_nothing_moves_tensors_to_a_gpu_by_name():
     assert not [p for p in root.glob("u2c/*.py") if re.search(r"\.cuda\(|device=.cuda", p.read_text())]
+
+
+# ---- continuous integration ----
+
+
+def run_ci(folder: Path, key: str) -> subprocess.CompletedProcess:
+    "`.ci/run` under the plain shell, with a make that answers and says what it was asked."
+    tools = folder / "tools"
+    tools.mkdir()
+    make = f"if [ \"$*\" = '-s key' ]; then echo '{key}'; else echo make \"$@\"; fi"
+    for name, script in {"make": make, "chromium": ""}.items():
+        (tools / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tools / name).chmod(0o755)
+    env = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}", "U2C_ENVS": str(folder / "envs")}
+    return subprocess.run(["sh", root / ".ci/run"], capture_output=True, text=True, env=env)
+
+
+def test_ci_keeps_one_environment_and_touches_nothing_else(tmp_path):
+    key, old, other = "0123456789abcdef", "fedcba9876543210", "somebodys folder"
+    for name in (key, old, other):
+        (tmp_path / "envs" / name).mkdir(parents=True)
+    done = run_ci(tmp_path, key)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["make", "test", f"VENV={tmp_path}/envs/{key}"]
+    assert {p.name for p in (tmp_path / "envs").iterdir()} == {key, other}
+
+
+def test_ci_without_python_removes_nothing(tmp_path):
+    old = tmp_path / "envs" / "fedcba9876543210"
+    old.mkdir(parents=True)
+    done = run_ci(tmp_path, "")
+    assert done.returncode and "python3" in done.stderr
+    assert old.exists()
+
+
+def test_an_environment_is_removed_only_for_a_python_that_can_build_another():
+    recipe = (root / "Makefile").read_text().partition("\n$(READY):\n")[2]
+    assert 0 < recipe.index("sys.version_info >= (3, 11)") < recipe.index("rm -rf $(VENV)")
