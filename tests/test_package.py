@@ -27,7 +27,7 @@ from u2c.backbones import lite_models
 root = Path(__file__).parent.parent
 notebooks = sorted(p for p in root.glob("nbs/**/*.ipynb") if ".ipynb_checkpoints" not in p.parts)
 modules = sorted(m.name for m in pkgutil.iter_modules(u2c.__path__) if not m.name.startswith("_"))
-DEV_ONLY = ["nbdev", "fastcore", "execnb", "ghapi", "jupyterlab", "notebook", "ipywidgets", "torchmetrics", "hypothesis", "pytest"]
+DEV_ONLY = ["nbdev", "fastcore", "execnb", "ghapi", "jupyterlab", "notebook", "ipywidgets", "torchmetrics", "hypothesis", "pytest", "seaborn"]
 
 
 # What a working copy may hold beside the project.
@@ -146,15 +146,20 @@ def imported(sources):
     return {t: {canonicalize_name(d) for d in holders.get(t, [])} for t in tops}
 
 
+def python_in(notebook):
+    plain = TransformerManager().transform_cell  # magics and shell lines as Python
+    return [plain("".join(c["source"])) for c in cells(notebook, "code")]
+
+
 def sources_of_library():
-    return [p.read_text() for p in root.glob("u2c/*.py")]
+    "Code that a user runs: the modules, and the notebooks that they come with."
+    return [p.read_text() for p in root.glob("u2c/*.py")] + [s for p in root.glob("u2c/data/*.ipynb") for s in python_in(p)]
 
 
 def sources_of_tools():
-    "Code that a user never runs: notebooks, tests, the site's builder."
+    "Code that a user never runs: the other notebooks, the tests, the site's builder."
     python = [root / "setup.py", *root.glob("tests/*.py"), *root.glob(".ci/*.py")]
-    plain = TransformerManager().transform_cell  # magics and shell lines as Python
-    return [p.read_text() for p in python] + [plain("".join(c["source"])) for p in notebooks for c in cells(p, "code")]
+    return [p.read_text() for p in python] + [s for p in notebooks for s in python_in(p)]
 
 
 def test_library_imports_what_it_requires(metadata):
@@ -182,7 +187,7 @@ def test_every_machine_gets_the_one_faiss_that_has_a_wheel_for_it(metadata, mach
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_every_package_that_an_install_brings_is_pinned(metadata, machine):
-    lines = [line for line in (root / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    lines = [line for line in (root / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
     pins = {canonicalize_name(r.name): r for r in map(Requirement, lines)}
     assert len(pins) == len(lines) and all(str(p.specifier).startswith("==") for p in pins.values())
     brought, todo = set(), {("u2c", e) for e in ("", "dev", "pretrained")}
