@@ -42,11 +42,11 @@ setup: $(READY)  ## build the environment (the other targets call this)
 		$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e . && echo "$(CURDIR)" > $(VENV)/.home; }
 
 $(READY):
+	@$(PYTHON) -c "import sys; sys.exit(0 if sys.version_info >= (3, 11) else 'u2c needs Python 3.11 or newer: make PYTHON=python3.11')"
 	@echo "building $(VENV): torch and its libraries are about 8 GB, this takes some minutes"
 	@rm -rf $(VENV)
-	@$(PYTHON) -c "import sys; sys.exit(0 if sys.version_info >= (3, 11) else 'u2c needs Python 3.11 or newer: make PYTHON=python3.11')"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt pip setuptools wheel
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt pip setuptools
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[dev]"
 	@echo "$(CURDIR)" > $(VENV)/.home
 	@touch $@

