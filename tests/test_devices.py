@@ -6,10 +6,14 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from u2c import experiment
+from u2c import core, distances, experiment
 from u2c.backbones import load_pretrained
+from u2c.core import Outputs
 from u2c.experiment import Config, imagenet_outputs
 from u2c.features import ImageFiles, forward_batch
+from u2c.reject import RejectOrClassify
+from u2c.scorers import make_scorer
+from u2c.unified import U2C
 
 
 class Operations(TorchDispatchMode):
@@ -79,3 +83,30 @@ def test_extraction_takes_the_gpu_where_there_is_one(monkeypatch, tmp_path, ther
     _, (weight, bias) = imagenet_outputs(Config("imagenet", "efficientnet_lite0", data="."), tmp_path)
     assert moved == [(expected, {"memory_format": torch.channels_last})] and used == [expected]
     assert weight.device.type == bias.device.type == "cpu"
+
+
+@pytest.mark.parametrize("name", ["maxlogit", "ash", "mahalanobis", "knn"])
+@pytest.mark.filterwarnings("ignore")
+def test_what_was_fitted_answers_where_there_is_no_float64(name, monkeypatch):
+    from u2c.demo import digits_outputs
+
+    d = digits_outputs()
+    options = {"head": d.head} if name == "ash" else {}
+    for model in (RejectOrClassify(make_scorer(name, **options)), U2C(make_scorer(name, **options))):
+        expected = model.fit(d.va).predict_proba(d.te)
+        with monkeypatch.context() as m:
+            for module in (core, distances): m.setattr(module, "has_float64", lambda device: False)
+            model.to("cpu")  # this CPU has no float64
+            with Operations() as operations: p = model.predict_proba(d.te)
+        assert len(operations.results) > 5 and not [op for op, t in operations.results if t.dtype == torch.float64]
+        assert p.dtype == torch.float32 and (p - expected).abs().max() < 1e-3
+
+
+def test_fitting_where_there_is_no_float64_says_what_to_do(monkeypatch):
+    monkeypatch.setattr(core, "check_finite", lambda *a: None)
+    calls = U2C("maxlogit").fit, make_scorer("maxlogit").fit
+    with FakeTensorMode():
+        va = Outputs(logits=torch.empty(20, 3, device="mps"))
+        for call in calls:
+            with pytest.raises(ValueError, match=r"va: found on mps:0, which has no float64, expected cpu: fit there, then move the model with .to\('mps'\)"):
+                call(va)

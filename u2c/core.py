@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['ArrayLike', 'AnyModule', 'as_tensor', 'check_finite', 'check_matrix', 'check_not_probabilities', 'check_labels',
-           'check_features', 'Outputs', 'check_outputs', 'check_fit_data', 'in_domain_labels', 'blocks', 'widen',
-           'check_scores', 'seeded', 'warn', 'options_of', 'Fitted', 'own_copy']
+           'check_features', 'Outputs', 'check_outputs', 'has_float64', 'check_fit_data', 'in_domain_labels', 'blocks',
+           'widen', 'check_scores', 'seeded', 'warn', 'options_of', 'Fitted', 'own_copy']
 
 # %% ../nbs/00_core.ipynb #a3198756
 import inspect
@@ -163,12 +163,19 @@ def check_outputs(
     raise TypeError(f"{name}: found {found}, expected Outputs, as in Outputs(features, logits)")
 
 # %% ../nbs/00_core.ipynb #84b94696
+def has_float64(
+    device: torch.device,
+) -> bool:
+    "Can numbers be in double precision there?"
+    return device.type != "mps"
+
+# %% ../nbs/00_core.ipynb #32ae3909
 def check_fit_data(
     va: Any,  # validation data
 ) -> None:
     "Raise unless `va` is `Outputs` on a device where one can fit"
     check_outputs(va, "va")
-    if va.device.type != "mps": return
+    if has_float64(va.device): return
     expected = "expected cpu: fit there, then move the model with .to('mps')"
     raise ValueError(f"va: found on {va.device}, which has no float64, {expected}")
 
@@ -279,7 +286,7 @@ class Fitted(nn.Module):
     def to(self, *args: Any, **kwargs: Any) -> Self:
         "As for any module, but by way of float32 to a device that has no float64"
         device = torch._C._nn._parse_to(*args, **kwargs)[0]
-        if device is not None and device.type == "mps": self.float()
+        if device is not None and not has_float64(device): self.float()
         return super().to(*args, **kwargs)
 
     def get_extra_state(self) -> Tensor:

@@ -27,19 +27,19 @@ def digits_outputs(
 ) -> Digits:
     "Train a small network on the digits 0 to 7, and collect its outputs"
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]
-    x, y = (torch.as_tensor(a) for a in load_digits(return_X_y=True))
+    x, y = (torch.from_numpy(a) for a in load_digits(return_X_y=True))
     x = x.float() / 16
     with seeded(seed):
         known = (y < 8).nonzero()[:, 0]
         known = known[torch.randperm(len(known))]
         train, va, te = known.split([160, 640, len(known) - 800])
         body, head = nn.Sequential(nn.Linear(64, 64), nn.ReLU()), nn.Linear(64, 8)
-    params = [*body.parameters(), *head.parameters()]
-    optimizer = torch.optim.Adam(params, lr=1e-2, weight_decay=1e-3)
-    for _ in range(100):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(head(body(x[train])), y[train]).backward()
-        optimizer.step()
+        params = [*body.parameters(), *head.parameters()]
+        optimizer = torch.optim.Adam(params, lr=1e-2, weight_decay=1e-3)
+        for _ in range(100):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(head(body(x[train])), y[train]).backward()
+            optimizer.step()
     outputs = lambda rows, labels: Outputs(phi := body(x[rows]).detach(), head(phi), labels)
     out = (y >= 8).nonzero()[:, 0]
     return Digits(outputs(va, y[va]), outputs(te, y[te]), outputs(out, torch.full_like(out, 8)), (head.weight.detach(), head.bias.detach()))

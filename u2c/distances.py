@@ -8,12 +8,12 @@ __all__ = ['class_gaussians', 'ridge_cholesky', 'Mahalanobis', 'nearest_torch', 
 # %% ../nbs/03a_distances.ipynb #d29659ec
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from .core import Outputs, blocks, in_domain_labels, warn, widen
+from .core import Outputs, blocks, has_float64, in_domain_labels, warn, widen
 from .scorers import Scorer, need_features, register_scorer
 
 # %% ../nbs/03a_distances.ipynb #27ce724b
@@ -100,7 +100,7 @@ def nearest_torch(
     return square.topk(k, 1, largest=False).values.clamp_min(0)
 
 # %% ../nbs/03a_distances.ipynb #67197a3f
-def faiss_search() -> Callable[[np.ndarray, np.ndarray, int], tuple[np.ndarray, np.ndarray]] | None:
+def faiss_search() -> Callable[..., Any] | None:  # (query, bank, k) -> squared distances, rows
     "faiss's search, on its GPU where it has one; None where faiss is not installed"
     try: import faiss
     except ImportError: return None
@@ -124,12 +124,11 @@ def unit_rows(
     phi: Tensor,  # (n, d)
 ) -> Tensor:  # (n, d) float32, contiguous
     "Rows scaled to length 1; a row of zeros stays"
-    if phi.device.type == "mps":  # no float64: the largest entry as a unit keeps squares in range
-        phi = widen(phi)
-        phi = phi / phi.abs().amax(1, keepdim=True).clamp_min(torch.finfo(phi.dtype).tiny)
-        length = torch.linalg.vector_norm(phi, dim=1, keepdim=True)
-    else:  # squares of float32 may overflow float32
-        length = torch.linalg.vector_norm(phi, dim=1, keepdim=True, dtype=torch.float64)
+    dtype = torch.float64  # squares of float32 may overflow float32
+    if not has_float64(phi.device):  # then the largest entry as a unit keeps squares in range
+        top, dtype = widen(phi).abs().amax(1, keepdim=True), torch.float32
+        phi = phi / torch.where(top > 0, top, 1)
+    length = torch.linalg.vector_norm(phi, dim=1, keepdim=True, dtype=dtype)
     return (phi / torch.where(length > 0, length, 1)).float().contiguous()
 
 # %% ../nbs/03a_distances.ipynb #0fc3b48e

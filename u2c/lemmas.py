@@ -39,7 +39,7 @@ class World:
     @property
     def means(self) -> Tensor:
         "(c, 2)"
-        angle = 2 * math.pi * torch.arange(self.c, dtype=torch.float64) / self.c
+        angle = 2 * math.pi * torch.arange(self.c, dtype=torch.float64, device="cpu") / self.c
         return self.radius * torch.stack([angle.cos(), angle.sin()], 1)
 
     @property

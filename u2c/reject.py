@@ -72,8 +72,9 @@ class Calibrator(Fitted):
         "Learn tau, u and theta from in-domain data"
         y = in_domain_labels(va)
         check_not_probabilities(va.logits)
-        known = not isinstance(self.temperature, str)
-        tau = float(self.temperature) if known else fit_temperature(va.logits, y, self.temperature)
+        tau = self.temperature
+        if isinstance(tau, str): tau = fit_temperature(va.logits, y, tau)
+        tau = float(tau)
         scorer = own_copy(self.scorer)
         scores = scorer.fit_score(va, tau) if u is None else check_scores(u, len(va), va.device)
         theta = fit_threshold(scores, self.alpha)

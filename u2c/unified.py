@@ -29,9 +29,9 @@ def make_link(
         raise ValueError(f"link: found {link!r}, expected 'mlp' or 'linear'")
     if hidden < 1: raise ValueError(f"hidden: found {hidden}, expected 1 or more")
     with seeded(seed):
-        if link == "linear": layers = [nn.Linear(1, 1)]
-        else: layers = [nn.Linear(1, hidden), nn.ReLU(), nn.Linear(hidden, 1)]
-    return nn.Sequential(*layers).double().requires_grad_(False)
+        if link == "linear": net = nn.Sequential(nn.Linear(1, 1))
+        else: net = nn.Sequential(nn.Linear(1, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+    return net.double().requires_grad_(False)
 
 # %% ../nbs/05_unified.ipynb #75038524
 def sigmoid(
@@ -128,10 +128,10 @@ def fit_link(
     gradient = (mlp_gradient if link == "mlp" else linear_gradient)((u_ - mean) / scale, lse_, abstain_)
     start = nn.utils.parameters_to_vector(net.parameters()).numpy()
     p = adam(gradient, start, steps, lr, weight_decay)
+    w, b = np.split(p[:2 * (hidden if link == "mlp" else 1)], 2)  # the layer that meets raw scores
+    b -= w * (mean / scale)
+    w /= scale
     nn.utils.vector_to_parameters(torch.from_numpy(p), net.parameters())
-    first = net[0]
-    first.bias -= first.weight[:, 0] * (mean / scale)
-    first.weight /= scale
     return net.to(u.device).requires_grad_(False)
 
 # %% ../nbs/05_unified.ipynb #215bce1a
