@@ -16,7 +16,10 @@ gold = np.load(Path(__file__).parent / "golden/official_small.npz")
 SPLITS = ("va", "te", "shift", "ood")
 SCORERS = ("MaxLogit", "ASH", "Mahalanobis", "KNN")
 METHODS = {"rc": RejectOrClassify, "u2c": U2C, "u2c_linear": lambda s: U2C(s, link="linear")}
-TOLERANCE = {"rc": 1e-4, "u2c": 5e-3, "u2c_linear": 1e-4}  # of a probability
+# Adam's last steps hop over the kinks of the network, and rounding decides where they end: scores changed by 1e-7 of themselves,
+# which is what another processor's float32 does, moved a probability by up to 7e-3 and an nll by up to 2e-2 (KNN). A straight line has no kinks.
+TOLERANCE = {"rc": 1e-4, "u2c": 2e-2, "u2c_linear": 1e-4}  # of a probability
+NLL_TOLERANCE = {"rc": 1e-3, "u2c": 5e-2, "u2c_linear": 1e-3}
 
 
 @cache
@@ -56,4 +59,4 @@ def test_probabilities_and_metrics(method, scorer):
         their_err, their_ece, their_nll = gold[f"metrics_{method}_{scorer}_{s}"]
         assert round(err(p, y) * len(y)) == round(their_err * len(y)), "err must be exact"
         assert ece(p, y, closed=False) == pytest.approx(their_ece, abs=1e-3)
-        assert nll(p, y, floor=1e-6) == pytest.approx(their_nll, abs=1e-3)
+        assert nll(p, y, floor=1e-6) == pytest.approx(their_nll, abs=NLL_TOLERANCE[method])
