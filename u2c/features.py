@@ -276,8 +276,9 @@ def still_left_out(
     "Look at a shard on disk, and again at the images that it left out"
     tensors = load_tensors(path, about)
     if tensors is None: return None
+    unread = set(tensors["unread"].tolist())
     again = [pictures[i] for i in tensors["left_out"].tolist()]
-    bad = {i: x for i, x in again if isinstance(x, Failure)}
+    bad = {i: x for i, x in again if isinstance(x, Failure) and x.reading == (i in unread)}
     if len(bad) == len(again): return bad
     print(f"{path.name}: an image that it left out can be read by now; it is built again")
     return None
