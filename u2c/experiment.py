@@ -14,6 +14,7 @@ import importlib.util
 import json
 import os
 import platform
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -119,10 +120,17 @@ def fit_methods(
 ) -> dict[str, Calibrator]:  # "rc", "u2c" and "u2c_linear", fitted
     "RC, U2C and linear U2C for one score, which is fitted once"
     options = {"head": head} if scorer == "ash" else {}
-    u = make_scorer(scorer, **options).fit(va, tau)
-    methods = {"rc": RejectOrClassify(u, alpha, tau), "u2c": U2C(u, alpha, temperature=tau), "u2c_linear": U2C(u, alpha, "linear", temperature=tau)}
-    scores = u.score(va)
-    return {name: m.fit(va, scores) for name, m in methods.items()}
+    u = make_scorer(scorer, **options)
+    scores = u.fit_score(va, tau)
+    methods = {
+        "rc": RejectOrClassify(u, alpha, tau),
+        "u2c": U2C(u, alpha, temperature=tau),
+        "u2c_linear": U2C(u, alpha, "linear", temperature=tau),
+    }
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "U2C: .* tau_u has not learned")
+        linear = methods.pop("u2c_linear").fit(va, scores)
+    return {name: m.fit(va, scores) for name, m in methods.items()} | {"u2c_linear": linear}
 
 # %% ../nbs/30_experiment.ipynb #68e33a98
 SCORERS = ("maxlogit", "ash", "mahalanobis", "knn")
