@@ -4,15 +4,15 @@
 
 # %% auto #0
 __all__ = ['ArrayLike', 'AnyModule', 'as_tensor', 'check_finite', 'check_matrix', 'check_not_probabilities', 'check_labels',
-           'check_features', 'Outputs', 'check_outputs', 'has_float64', 'check_fit_data', 'in_domain_labels', 'blocks',
-           'widen', 'check_scores', 'seeded', 'warn', 'options_of', 'Fitted', 'own_copy']
+           'check_features', 'Outputs', 'check_outputs', 'has_float64', 'widest', 'check_fit_data', 'in_domain_labels',
+           'blocks', 'widen', 'check_scores', 'seeded', 'warn', 'options_of', 'Fitted', 'own_copy']
 
 # %% ../nbs/00_core.ipynb #a3198756
 import inspect
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any, Self, TypeVar
@@ -32,6 +32,8 @@ def as_tensor(
     "`x` as a tensor outside of any gradient"
     if isinstance(x, Tensor):
         if x.is_complex(): raise ValueError(f"{name}: found {x.dtype}, expected real numbers")
+        if x.layout != torch.strided:
+            raise ValueError(f"{name}: found a tensor of layout {x.layout}, expected a dense one")
         return x.detach()
     try: x = np.asarray(x)
     except ValueError:
@@ -125,6 +127,8 @@ class Outputs:
         labels: ArrayLike | None = None,  # (n,): 0..c-1, or c for an input of no known class
     ):
         if logits is None: raise ValueError("logits: found None, expected an (n, c) matrix")
+        if isinstance(logits, Outputs) or isinstance(features, Outputs):
+            raise TypeError("Outputs: found Outputs as a part of it, expected matrices")
         self.logits: Tensor = check_matrix(logits, "logits")
         n, c = self.logits.shape
         self.features: Tensor | None = None if features is None else check_features(features, self.logits)
@@ -168,6 +172,13 @@ def has_float64(
 ) -> bool:
     "Can numbers be in double precision there?"
     return device.type != "mps"
+
+# %% ../nbs/00_core.ipynb #f46cf176
+def widest(
+    device: torch.device,
+) -> torch.dtype:
+    "The most precise type that a device has"
+    return torch.float64 if has_float64(device) else torch.float32
 
 # %% ../nbs/00_core.ipynb #32ae3909
 def check_fit_data(
@@ -214,13 +225,14 @@ def check_scores(
     name: str = "u",  # for the error
 ) -> Tensor:  # (n,), float32 or wider
     "Finite scores, one a row"
-    u = as_tensor(u, name)
+    given, u = u, as_tensor(u, name)
+    if not isinstance(given, Tensor) and device is not None: u = u.to(device)  # arrays have no place
     if u.ndim != 1 or len(u) == 0 or n not in (None, len(u)):
         expected = "(n,) with n >= 1" if n is None else f"({n},), one for each row"
         raise ValueError(f"{name}: found shape {tuple(u.shape)}, expected {expected}")
     if device not in (None, u.device):
         raise ValueError(f"{name}: found on {u.device}, expected {device}, where the rows are")
-    u = widen(u) if u.is_floating_point() else u.double()
+    u = widen(u) if u.is_floating_point() else u.to(widest(u.device))
     check_finite(u, name)
     return u
 
@@ -283,40 +295,38 @@ class Fitted(nn.Module):
             found = f"found on {state.device} with outputs on {x.device}"
             raise ValueError(f"{name}: {found}, expected one device: move it with .to('{x.device}')")
 
-    def to(self, *args: Any, **kwargs: Any) -> Self:
-        "As for any module, but by way of float32 to a device that has no float64"
-        device = torch._C._nn._parse_to(*args, **kwargs)[0]
-        if device is not None and not has_float64(device): self.float()
-        return super().to(*args, **kwargs)
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        there = fn(torch.empty(0, dtype=torch.float32, device="cpu")).device  # `to` comes by here
+        if has_float64(there): return super()._apply(fn, recurse)
+        narrow = lambda x: x.float() if x.dtype == torch.float64 else x
+        return super()._apply(lambda x: fn(narrow(x)), recurse)
 
     def get_extra_state(self) -> Tensor:
-        "The options, as JSON in bytes"
-        text = json.dumps(options_of(self))
+        "Class and options, as JSON in bytes"
+        text = json.dumps({"class": type(self).__name__} | options_of(self))
         return torch.from_numpy(np.frombuffer(text.encode(), np.uint8).copy())
 
     def set_extra_state(self, state: Tensor) -> None:
-        "Raise unless the options of a saved state are this module's"
-        theirs, ours = json.loads(bytes(state.tolist())), json.loads(json.dumps(options_of(self)))
+        "Raise unless class and options of a saved state are this module's"
+        theirs, ours = (json.loads(bytes(x.tolist())) for x in (state, self.get_extra_state()))
         odd = [k for k in theirs | ours if theirs.get(k) != ours.get(k)]
         if not odd: return
         found, expected = (", ".join(f"{k}={o.get(k)!r}" for k in odd) for o in (theirs, ours))
         name = type(self).__name__
         raise ValueError(f"state_dict: found {found} for {name}, expected {expected}, as it was built")
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        "As for any module, but all options are compared before anything is changed"
-        for name, module in self.named_modules():
-            saved = state_dict.get(f"{name}._extra_state".lstrip("."))
-            if isinstance(module, Fitted) and saved is not None: module.set_extra_state(saved)
-        return super().load_state_dict(state_dict, *args, **kwargs)
-
     def _load_from_state_dict(self, state_dict, prefix, *args):
-        for name, old in self._buffers.items():  # always new memory: a copy may share the old
+        for name, module in self.named_modules():  # all options first, those of inner modules too
+            saved = state_dict.get(f"{prefix}{name}{'.' * bool(name)}_extra_state")
+            if isinstance(module, Fitted) and saved is not None: module.set_extra_state(saved)
+        before, errors = dict(self._buffers), args[-1]
+        for name, old in before.items():  # always new memory: a copy may share the old
             new = state_dict.get(prefix + name)
             if new is None: continue
             kind = {} if old is None else dict(dtype=old.dtype, device=old.device)
             self._buffers[name] = torch.empty_like(new, **kind)
         super()._load_from_state_dict(state_dict, prefix, *args)
+        if errors: self._buffers.update(before)
 
     def extra_repr(self) -> str:
         "The options"
@@ -332,4 +342,7 @@ def own_copy(
     "A copy that shares what was learned, until one of the two learns anew"
     parts = (m for m in module.modules() if isinstance(m, Fitted))
     learned = [b for m in parts for b in m._buffers.values() if b is not None]
-    return deepcopy(module, {id(b): b for b in learned})
+    try: return deepcopy(module, {id(b): b for b in learned})
+    except Exception as e:  # a lock, an open file: anything may refuse to be copied
+        found = f"{type(module).__name__}, which cannot be copied ({e})"
+        raise TypeError(f"scorer: found {found}, expected one that copy.deepcopy can copy") from e

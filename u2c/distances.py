@@ -75,7 +75,8 @@ class Mahalanobis(Scorer):
             warn(f"mahalanobis: {found} and get no Gaussian")
         scale = total.trace().item()
         self.mean, self.chol, self.chol_0 = mean, ridge_cholesky(within, self.ridge, scale), ridge_cholesky(total, self.ridge, scale)
-        self.centers = torch.linalg.solve_triangular(self.chol, (centers - mean).T, upper=False)
+        centers = torch.linalg.solve_triangular(self.chol, (centers - mean).T, upper=False)
+        self.centers = centers.contiguous()
 
     def _score(self, x: Outputs) -> Tensor:
         phi = need_features(x, "mahalanobis", len(self.mean))

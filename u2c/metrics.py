@@ -13,7 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .core import ArrayLike, as_tensor, check_labels, check_matrix, check_scores, widen
+from u2c.core import (
+    ArrayLike, as_tensor, check_labels, check_matrix, check_scores, has_float64, widen,
+)
 
 # %% ../nbs/01_metrics.ipynb #fab5febb
 def check_probs(
@@ -32,6 +34,7 @@ def check_probs(
         if (p < 0).any(): raise ValueError(f"{name}: found negative values down to {float(p.min()):.4g}, expected probabilities")
     if not ((total - 1).abs() < 1e-2).all():  # written so that a nan is caught too
         raise ValueError(f"{name}: found a row that sums to {float(total[(total - 1).abs().argmax()]):.4g}, expected probabilities, which sum to 1")
+    if not has_float64(p.device): p = p.cpu()  # sums over rows need it
     return p, check_labels(labels, len(p), p.shape[1] - 1).to(p.device)
 
 # %% ../nbs/01_metrics.ipynb #1a8474e9
@@ -124,7 +127,7 @@ def two_groups(
 ) -> tuple[np.ndarray, np.ndarray]:  # all scores, and which of them are out-of-domain
     "Two groups of finite scores as one, marked"
     named = (("u_in", u_in), ("u_out", u_out))
-    both = [check_scores(u, name=name).double().cpu().numpy() for name, u in named]
+    both = [check_scores(u, name=name).cpu().double().numpy() for name, u in named]
     return np.concatenate(both), np.repeat([False, True], [len(u) for u in both])
 
 # %% ../nbs/01_metrics.ipynb #3b097e7a
@@ -172,10 +175,10 @@ def risk_coverage(
     loss: ArrayLike,  # (n,) what a row costs if answered, such as 1 for an error
 ) -> tuple[np.ndarray, np.ndarray]:  # coverage 1/n, 2/n, ..., 1 and the mean loss of what is covered
     "The risk of answering only the most certain rows"
-    u = check_scores(u).double()
-    loss = check_scores(loss, len(u), name="loss").double()
-    _, group, size = np.unique(u.cpu().numpy(), return_inverse=True, return_counts=True)
-    mean_loss = np.bincount(group, loss.cpu().numpy()) / size
+    u = check_scores(u).cpu().double()
+    loss = check_scores(loss, len(u), name="loss").cpu().double()
+    _, group, size = np.unique(u.numpy(), return_inverse=True, return_counts=True)
+    mean_loss = np.bincount(group, loss.numpy()) / size
     rows = np.arange(1, len(u) + 1)
     return rows / len(u), np.repeat(mean_loss, size).cumsum() / rows
 

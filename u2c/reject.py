@@ -26,7 +26,7 @@ def fit_threshold(
     alpha: float = 0.95,  # the share of them below the threshold
 ) -> float:  # theta
     "The `alpha` quantile of `u`, with linear interpolation"
-    scores = check_scores(u).double().cpu().numpy()
+    scores = check_scores(u).cpu().double().numpy()
     n, theta = len(scores), float(np.quantile(scores, alpha))
     if n * (1 - alpha) < 1 - 1e-9:
         few = f"{n} rows are too few for alpha = {alpha}"
@@ -59,7 +59,8 @@ class Calibrator(Fitted):
     ):
         super().__init__("tau", "theta", "n_classes")
         if not 0 < alpha < 1: raise ValueError(f"alpha: found {alpha}, expected 0 < alpha < 1")
-        if not isinstance(temperature, str) and not 0 < temperature < math.inf:
+        number = isinstance(temperature, int | float | np.number) and 0 < temperature < math.inf
+        if not isinstance(temperature, str) and not number:
             raise ValueError(f"temperature: found {temperature}, expected a positive number")
         self.scorer = check_scorer(scorer)
         self.alpha, self.temperature = alpha, temperature
@@ -76,7 +77,7 @@ class Calibrator(Fitted):
         if isinstance(tau, str): tau = fit_temperature(va.logits, y, tau)
         tau = float(tau)
         scorer = own_copy(self.scorer)
-        scores = scorer.fit_score(va, tau) if u is None else check_scores(u, len(va), va.device)
+        scores = check_scores(scorer.fit_score(va, tau) if u is None else u, len(va), va.device)
         theta = fit_threshold(scores, self.alpha)
         self._fit(va, scores, tau, theta)
         number = lambda v: torch.tensor(v, dtype=torch.float64, device=va.device)
@@ -103,7 +104,7 @@ class Calibrator(Fitted):
         if not x.logits.is_meta and x.n_classes != self.n_classes:
             expected = f"expected {int(self.n_classes)}, as in fit"
             raise ValueError(f"logits: found {x.n_classes} classes, {expected}")
-        scores = self.scorer.score(x) if u is None else check_scores(u, len(x), x.device)
+        scores = check_scores(self.scorer.score(x) if u is None else u, len(x), x.device)
         return self.extended_logits(x, scores)
 
     def extended_logits(self, x: Outputs, u: Tensor) -> Tensor: raise NotImplementedError

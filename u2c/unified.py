@@ -6,14 +6,14 @@
 __all__ = ['make_link', 'sigmoid', 'linear_gradient', 'segments', 'mlp_gradient', 'adam', 'fit_link', 'warn_if_apart', 'U2C']
 
 # %% ../nbs/05_unified.ipynb #36932d22
+import inspect
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .core import Outputs, seeded, warn, widen
+from .core import Outputs, options_of, seeded, warn, widen
 from .reject import Calibrator
 from .scorers import Scorer
 from .temperature import tempered_lse
@@ -123,7 +123,8 @@ def fit_link(
     "Learn tau_u by the paper's recipe, on per-row scalars"
     rows = u.double().argsort(stable=True)
     u_, lse_, abstain_ = (x[rows].cpu().numpy() for x in (u.double(), lse.double(), abstain))
-    mean, scale = (u_.mean(), u_.std() or 1.0) if standardize else (0.0, 1.0)
+    varied = standardize and np.ptp(u_) > 0
+    mean, scale = (u_.mean(), u_.std()) if varied else (0.0, 1.0)
     net = make_link(link, hidden, seed)
     gradient = (mlp_gradient if link == "mlp" else linear_gradient)((u_ - mean) / scale, lse_, abstain_)
     start = nn.utils.parameters_to_vector(net.parameters()).numpy()
@@ -151,7 +152,7 @@ class U2C(Calibrator):
     "Unified uncertainty calibration: softmax over the tempered logits and tau_u(u(x))"
     def __init__(
         self,
-        scorer: Scorer | str,  # the epistemic uncertainty u(x); `fit` fits it too
+        scorer: Scorer | str,  # the epistemic uncertainty u(x); `fit` fits a copy of it
         alpha: float = 0.95,  # share of in-domain data below the threshold
         link: str = "mlp",  # tau_u: "mlp" (the paper's 1-64-1 network) or "linear"
         seed: int = 0,  # decides the initial weights of tau_u
@@ -193,6 +194,13 @@ class U2C(Calibrator):
         return torch.cat([f, z.to(f.dtype)], 1)
 
     def extra_repr(self) -> str:
-        "The level, what was learned, and the link"
-        variant = ", standardize=True" if self.standardize else ""
-        return f"{super().extra_repr()}, link={self.link}{variant}"
+        "The level, what was learned, the link, and what else is not the paper's"
+        options = inspect.signature(type(self)).parameters
+        odd = {k: v for k, v in options_of(self).items() if k in options and v != options[k].default}
+        shown = {"link": self.link} | {k: v for k, v in odd.items() if k != "alpha"}
+        return ", ".join([super().extra_repr(), *(f"{k}={v}" for k, v in shown.items())])
+
+    def _load_from_state_dict(self, state_dict, prefix, *args):
+        like = state_dict.get(prefix + "theta")  # a fresh tau_u follows the state, as buffers do
+        if self.theta is None and like is not None: self.tau_u.to(like)
+        super()._load_from_state_dict(state_dict, prefix, *args)
