@@ -33,7 +33,7 @@ def wheel(tmp_path_factory):
 
 def test_wheel_holds_the_package_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    assert {f"u2c/{m}.py" for m in modules} | {"u2c/py.typed", "u2c/__init__.py", "u2c/data/paper_tables.csv", "u2c/data/run.ipynb", "u2c/data/report.ipynb", "u2c/data/records_small.csv"} <= set(names)
+    assert {f"u2c/{m}.py" for m in modules} | {"u2c/py.typed", "u2c/__init__.py", "u2c/data/paper_tables.csv", "u2c/data/run.ipynb", "u2c/data/report.ipynb", "u2c/data/records_small.csv", "u2c/data/kernels/python3/kernel.json"} <= set(names)
     assert {n.split("/")[0] for n in names} == {"u2c", f"u2c-{u2c.__version__}.dist-info"}
     assert any(n.endswith("LICENSE") for n in names)
 
@@ -43,7 +43,7 @@ def test_install_needs_no_development_tools(wheel):
     meta = archive.read(next(n for n in archive.namelist() if n.endswith("METADATA"))).decode()
     required = [line for line in re.findall(r"^Requires-Dist: (.*)$", meta, re.M) if "extra ==" not in line]
     assert {re.match(r"[\w-]+", r)[0] for r in required} == {
-        "numpy", "pandas", "scikit-learn", "scikit-image", "mlxtend", "torch", "torchvision", "timm", "matplotlib", "seaborn", "papermill", "ipykernel", "faiss-gpu", "faiss-cpu",
+        "numpy", "pandas", "scikit-learn", "scikit-image", "mlxtend", "torch", "torchvision", "timm", "matplotlib", "seaborn", "papermill", "ipykernel", "psutil", "faiss-gpu", "faiss-cpu",
     }
     assert [r for r in required if "linux" in r and "==" in r] == [r for r in required if r.startswith("faiss-gpu")]
 

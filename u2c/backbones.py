@@ -6,7 +6,7 @@
 __all__ = ['recipes', 'Transform', 'lite_models', 'torchvision_models', 'Backbone', 'resnet_body', 'vit_body', 'Recipe',
            'make_backbone', 'one_thread', 'shifted', 'train_backbone', 'Pretrained', 'split_head', 'read_state',
            'unwrap', 'load_state', 'by_order', 'packaged_weights', 'fetching', 'build_torchvision', 'build_timm',
-           'load_pretrained']
+           'find_weights', 'load_pretrained']
 
 # %% ../nbs/10_backbones.ipynb #7fb5e314
 from collections.abc import Callable, Iterator
@@ -291,10 +291,29 @@ def build_timm(
     download: bool,  # the weights too; else they are random
 ) -> tuple[nn.Module, Transform]:
     "A classifier of timm and its transform"
-    model = name.removeprefix("timm/")
-    if not timm.is_model(model): raise ValueError(f"name: found {name!r}, expected timm/ and one of timm.list_models()")
-    with fetching(name): net = timm.create_model(model, pretrained=download)
+    with fetching(name): net = timm.create_model(name.removeprefix("timm/"), pretrained=download)
     return net, create_transform(**resolve_model_data_config(net), is_training=False)
+
+# %% ../nbs/10_backbones.ipynb #5d1be0f2
+def find_weights(
+    name: str,  # of `torchvision_models`, of `lite_models`, or timm/NAME
+    weights: str | Path | None = None,  # a checkpoint on disk; None takes the published weights
+) -> Path | None:  # the checkpoint to read; None if the published weights are downloaded
+    "Which weights a pretrained network takes; an unknown name or an absent file is an error here"
+    if name.startswith("timm/"):
+        # timm knows a model by what comes before the dot: a tag counts only if it has weights
+        model = name.removeprefix("timm/")
+        untagged = weights is not None and "." not in model and timm.is_model(model)
+        if not (untagged or timm.is_model_pretrained(model)):
+            raise ValueError(f"name: found {name!r}, expected timm/ and one of timm.list_pretrained(), "
+                "or of timm.list_models() with weights=FILE")
+    elif name not in (*torchvision_models, *lite_models):
+        known = ", ".join((*torchvision_models, *lite_models))
+        raise ValueError(f"name: found {name!r}, expected one of {known}, or timm/NAME")
+    if weights is None: return packaged_weights(name) if name in lite_models else None
+    if not Path(weights).is_file():
+        raise FileNotFoundError(f"weights: found no file {str(weights)!r}, expected a checkpoint")
+    return Path(weights)
 
 # %% ../nbs/10_backbones.ipynb #e3e6f6ff
 def load_pretrained(
@@ -302,10 +321,8 @@ def load_pretrained(
     weights: str | Path | None = None,  # a checkpoint on disk; None takes the published weights
 ) -> Pretrained:  # in evaluation mode, without gradients
     "A pretrained classifier by its name"
-    known = name in torchvision_models or name in lite_models or name.startswith("timm/")
-    if not known: raise ValueError(f"name: found {name!r}, expected one of {', '.join((*torchvision_models, *lite_models))}, or timm/NAME")
+    weights = find_weights(name, weights)
     lite, build = name in lite_models, build_torchvision if name in torchvision_models else build_timm
-    if lite and weights is None: weights = packaged_weights(name)
     with seeded(0): net, transform = build(f"timm/tf_{name}" if lite else name, weights is None)
     if weights is not None:
         state = read_state(weights)
