@@ -291,7 +291,8 @@ def build_timm(
     download: bool,  # the weights too; else they are random
 ) -> tuple[nn.Module, Transform]:
     "A classifier of timm and its transform"
-    with fetching(name): net = timm.create_model(name.removeprefix("timm/"), pretrained=download)
+    model = name.removeprefix("timm/")
+    with fetching(name): net = timm.create_model(model, pretrained=download)
     return net, create_transform(**resolve_model_data_config(net), is_training=False)
 
 # %% ../nbs/10_backbones.ipynb #5d1be0f2
@@ -299,20 +300,21 @@ def find_weights(
     name: str,  # of `torchvision_models`, of `lite_models`, or timm/NAME
     weights: str | Path | None = None,  # a checkpoint on disk; None takes the published weights
 ) -> Path | None:  # the checkpoint to read; None if the published weights are downloaded
-    "Which weights a pretrained network takes; an unknown name or an absent file is an error here"
+    "Which weights a network takes; an unknown name or an absent file is an error"
     if name.startswith("timm/"):
         # timm knows a model by what comes before the dot: a tag counts only if it has weights
         model = name.removeprefix("timm/")
         untagged = weights is not None and "." not in model and timm.is_model(model)
         if not (untagged or timm.is_model_pretrained(model)):
-            raise ValueError(f"name: found {name!r}, expected timm/ and one of timm.list_pretrained(), "
-                "or of timm.list_models() with weights=FILE")
+            expected = "one of timm.list_pretrained(), or of timm.list_models() with weights=FILE"
+            raise ValueError(f"name: found {name!r}, expected timm/ and {expected}")
     elif name not in (*torchvision_models, *lite_models):
         known = ", ".join((*torchvision_models, *lite_models))
         raise ValueError(f"name: found {name!r}, expected one of {known}, or timm/NAME")
     if weights is None: return packaged_weights(name) if name in lite_models else None
     if not Path(weights).is_file():
-        raise FileNotFoundError(f"weights: found no file {str(weights)!r}, expected a checkpoint")
+        found = f"no file {str(weights)!r}"
+        raise FileNotFoundError(f"weights: found {found}, expected a checkpoint")
     return Path(weights)
 
 # %% ../nbs/10_backbones.ipynb #e3e6f6ff

@@ -63,7 +63,7 @@ def check_network(
     backbone: str,
     weights: str | None,
 ) -> None:
-    "Refuse a network that `load_pretrained` could not load: an unknown name, or no weights for it"
+    "Refuse a network that `load_pretrained` cannot load: an unknown name, or no weights"
     try: find_weights(backbone, weights)
     except (ValueError, ImportError) as e:
         raise ValueError(f"backbone: {str(e).removeprefix('name: ')}") from e
@@ -88,11 +88,13 @@ class Config:
     def __post_init__(self) -> None:
         check_name("benchmark", self.benchmark, [*benchmarks, "imagenet"])
         if self.benchmark != "imagenet": check_name("backbone", self.backbone, list(recipes))
-        elif not self.data: raise ValueError("data: found None, expected the folder with ImageNet's images")
+        elif not self.data:
+            raise ValueError("data: found None, expected the folder with ImageNet's images")
         else: check_network(self.backbone, self.weights)
         for name, least in {"seed": 0, "resamples": 2, "limit": 1, "epochs": 1}.items():
             if (value := getattr(self, name)) is not None: check_count(name, value, least)
-        if not 0 < self.alpha < 1: raise ValueError(f"alpha: found {self.alpha}, expected 0 < alpha < 1")
+        if not 0 < self.alpha < 1:
+            raise ValueError(f"alpha: found {self.alpha}, expected 0 < alpha < 1")
 
 # %% ../nbs/30_experiment.ipynb #bb86e56c
 def resample_weights(
@@ -220,7 +222,7 @@ def code_hash(
 
 # %% ../nbs/30_experiment.ipynb #d6a85f37
 def check_code(
-    expected: str | None,  # what `code_hash()` is for who asked for the results; None if it may be any
+    expected: str | None,  # `code_hash()` as the asking process sees it; None if any will do
 ) -> None:
     "Stop if this is another version of the package than the one that is meant"
     if expected in (None, code_hash()): return

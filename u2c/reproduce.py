@@ -40,7 +40,8 @@ from .backbones import recipes
 from .bench_imagenet import IMAGENET
 from .bench_small import benchmarks, load_benchmark
 from .core import Outputs, in_domain_labels
-from .experiment import Config, check_count, code_hash, describe, finished, fit_methods, imagenet_outputs, read_records, run_outputs, write_records
+from .experiment import Config, check_count, code_hash, describe, finished, fit_methods
+from .experiment import imagenet_outputs, read_records, run_outputs, write_records
 from .figures import figure_1, figure_calibration
 from .reject import Calibrator
 from .tables import beside, beside_html, beside_text, closeness_text, paper_cells, pattern, record_cells, to_html, to_latex, to_markdown, to_text
@@ -76,10 +77,13 @@ def kernel_environment(
     "What makes a notebook's kernel this Python with this package, wherever it is started"
     package = Path(str(files("u2c")))
     first = {"JUPYTER_PATH": package / "data"}
-    # site-packages is on the path already; ahead of the standard library, it could hide parts of that
-    if package.parent != Path(sysconfig.get_path("purelib")): first["PYTHONPATH"] = package.parent
-    paths = {k: os.pathsep.join(filter(None, (str(v), os.environ.get(k)))) for k, v in first.items()}
-    return os.environ | paths | {"PYTHONSAFEPATH": "1"} | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
+    # site-packages is found anyway; ahead of the standard library it could hide parts of that
+    installed = package.parent == Path(sysconfig.get_path("purelib"))
+    if not installed: first["PYTHONPATH"] = package.parent
+    before = {name: os.environ.get(name) for name in first}
+    changed = {k: os.pathsep.join(filter(None, (str(v), before[k]))) for k, v in first.items()}
+    if threads: changed["OMP_NUM_THREADS"] = str(threads)
+    return os.environ | changed | {"PYTHONSAFEPATH": "1"}
 
 # %% ../nbs/33_reproduce.ipynb #ab36f851
 def end_family(
@@ -101,9 +105,9 @@ def run_process(
     stop: Event,  # once set, the process is ended
 ) -> tuple[int, str]:  # exit code and what it said on standard error
     "Run a command to its end, or until it is to stop; it leaves no process behind"
-    # close_fds=False: the lock of the folder is handed down, so that it holds as long as somebody writes there
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment, close_fds=False) as process:
+    # close_fds=False hands the folder's lock down: it holds as long as somebody writes there
+    options: dict[str, Any] = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, close_fds=False)
+    with subprocess.Popen(command, env=environment, text=True, **options) as process:
         try:
             while not stop.is_set():
                 try: _, said = process.communicate(timeout=0.2)
@@ -123,12 +127,13 @@ def execute(
 ) -> None:
     "Run one of the experiment notebooks with papermill"
     out.parent.mkdir(parents=True, exist_ok=True)
-    half, failed = out.with_suffix(f".{os.getpid()}.partial.ipynb"), out.with_suffix(".failed.ipynb")
+    failed, half = (out.with_suffix(f".{x}.ipynb") for x in ("failed", f"{os.getpid()}.partial"))
     failed.unlink(missing_ok=True)
     given = parameters_as_yaml({"code": code_hash()} | parameters)
     try:
         with as_file(files("u2c") / "data" / f"{notebook}.ipynb") as source:
-            command = [sys.executable, "-m", "papermill", str(source), str(half), "--no-progress-bar", "-b", given]
+            command = [sys.executable, "-m", "papermill", str(source), str(half), "-b", given]
+            command += ["--no-progress-bar"]
             code, said = run_process(command, kernel_environment(threads), stop or Event())
         if code == 0: os.replace(half, out); return
         error = first_error(half) or (said.strip().splitlines() or [f"exit code {code}"])[-1]
@@ -159,19 +164,22 @@ def run_job(
 ) -> None:
     "Run one configuration"
     folder, threads = job_folder(out, config), None if config.benchmark == "imagenet" else 1
-    execute("run", folder / "run.ipynb", asdict(config) | {"folder": str(folder)}, threads, stop)
+    parameters = asdict(config) | {"folder": str(folder)}
+    execute("run", folder / "run.ipynb", parameters, threads, stop)
     if not finished(config, folder):
-        raise NotebookFailed(f"it ran, but code, data or versions have changed since it began (see {folder})")
+        found = "its records are of other code, data or versions than are here now"
+        raise NotebookFailed(f"it ran, but {found} (see {folder})")
 
 # %% ../nbs/33_reproduce.ipynb #16c9f3d8
 def side_by_side(
-    tasks: dict[str, Callable[[Event], None]],  # name -> what is to be done, given up when the event is set
+    tasks: Mapping[str, Callable[[Event], None]],  # by name; each gives up when the event is set
     jobs: int,  # how many at a time
     unit: str,  # what the progress bar counts
 ) -> dict[str, str]:  # name -> what went wrong; empty if nothing did
     "Do all tasks; an interruption stops those that have begun, and waits until they have"
     stop, failures = Event(), {}
-    with ThreadPoolExecutor(jobs) as pool, tqdm(total=len(tasks), desc=unit, disable=not tasks) as bar:
+    progress = tqdm(total=len(tasks), desc=unit, disable=not tasks)
+    with ThreadPoolExecutor(jobs) as pool, progress as bar:
         try:
             running = {pool.submit(task, stop): name for name, task in tasks.items()}
             for future in as_completed(running):
@@ -193,10 +201,12 @@ def run_jobs(
 ) -> dict[str, str]:  # job -> what went wrong; empty if nothing did
     "Run every configuration that has not finished yet"
     folders = {c: job_folder(out, c) for c in configs}
-    todo = [c for c, folder in folders.items() if not (finished(c, folder) and (folder / "run.ipynb").exists())]
+    def done(c: Config) -> bool: return finished(c, folders[c]) and (folders[c] / "run.ipynb").exists()
+    todo = [c for c in configs if not done(c)]
     before = len(configs) - len(todo)
     if before: print(f"{before} of {len(configs)} runs were finished before", file=sys.stderr)
-    return side_by_side({folders[c].name: partial(run_job, c, out) for c in todo}, jobs, "runs")
+    tasks = {folders[c].name: partial(run_job, c, out) for c in todo}
+    return side_by_side(tasks, jobs, "runs")
 
 # %% ../nbs/33_reproduce.ipynb #5db4d0da
 def collect(
@@ -317,8 +327,8 @@ def describe_report(
 ) -> dict[str, Any]:
     "All that decides a report: the records, what the figures show, the code and the notebook"
     def sha(content: bytes) -> str: return hashlib.sha256(content).hexdigest()[:16]
-    notebook = (files("u2c") / "data" / "report.ipynb").read_bytes()
-    return describe(config) | {"records": sha((out / "records.csv").read_bytes()), "notebook": sha(notebook)}
+    notebook, records = files("u2c") / "data" / "report.ipynb", out / "records.csv"
+    return describe(config) | {"records": sha(records.read_bytes()), "notebook": sha(notebook.read_bytes())}
 
 # %% ../nbs/33_reproduce.ipynb #d5c38b06
 def note_report(
@@ -326,20 +336,21 @@ def note_report(
     out: Path,
     written: list[Path],  # tables and figures
 ) -> None:
-    "Write down what a report was made of, last of all: the file's presence says that the report is whole"
-    names = [path.relative_to(out).as_posix() for path in written]
-    (out / "report.json").write_text(json.dumps(describe_report(config, out) | {"files": names}, indent=1))
+    "Write down what a report was made of, last: the file's presence says that it is whole"
+    about = describe_report(config, out) | {"files": [p.relative_to(out).as_posix() for p in written]}
+    (out / "report.json").write_text(json.dumps(about, indent=1))
 
 # %% ../nbs/33_reproduce.ipynb #69b0f2e7
 def reported(
     config: Config,
     out: Path,
 ) -> bool:
-    "Does `out` hold the report of just these records, configuration, code and versions, with all its files?"
+    "Does `out` hold the report of just these records, code and versions, with all its files?"
     try: about = json.loads((out / "report.json").read_text())
     except (FileNotFoundError, ValueError): return False
     names = [*about.pop("files", []), "report.ipynb"]
-    return about == describe_report(config, out) and all((out / name).is_file() for name in names)
+    whole = all((out / name).is_file() for name in names)
+    return whole and about == describe_report(config, out)
 
 # %% ../nbs/33_reproduce.ipynb #3fa9e6d2
 def make_report(
@@ -351,7 +362,8 @@ def make_report(
     if reported(config, out): return {}
     threads = None if config.benchmark == "imagenet" else 1
     (out / "report.json").unlink(missing_ok=True)
-    task = partial(execute, "report", out / "report.ipynb", asdict(config) | {"folder": str(out)}, threads)
+    parameters = asdict(config) | {"folder": str(out)}
+    task = partial(execute, "report", out / "report.ipynb", parameters, threads)
     return side_by_side({"report": task}, 1, "report")
 
 # %% ../nbs/33_reproduce.ipynb #86d1b3f5
@@ -369,7 +381,8 @@ def lock(
         try: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError: return False
         except OSError as e:  # some network file systems have no locks
-            print(f"{file.name}: no lock here ({e.strerror}); see to it that no two commands use the folder", file=sys.stderr)
+            advice = "see to it that no two commands use the folder"
+            print(f"{file.name}: no lock here ({e.strerror}); {advice}", file=sys.stderr)
         os.set_inheritable(file.fileno(), True)
     return True
 
@@ -382,12 +395,13 @@ def held(
     try:
         out.mkdir(parents=True, exist_ok=True)
         file = open(out / ".lock", "a+", encoding="utf-8")
-    except OSError as e: raise ValueError(f"out: found {out} ({e.strerror}), expected a folder to write to") from e
+    except OSError as e:
+        raise ValueError(f"out: found {out} ({e.strerror}), expected a folder to write to") from e
     with file:
         if not lock(file):
             file.seek(0)
-            raise ValueError(f"out: found {out} in use by process {file.read() or '?'} or a notebook that it started, "
-                "expected a folder that nobody else uses; wait for it, or give another one")
+            found = f"{out} in use by process {file.read() or '?'} or a notebook that it started"
+            raise ValueError(f"out: found {found}, expected a folder that nobody else uses")
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
@@ -409,7 +423,8 @@ def remove_leftovers(
 def stoppable() -> Iterator[None]:
     "Within, SIGTERM and SIGHUP raise KeyboardInterrupt"
     def stop(number: int, frame: FrameType | None) -> None: raise KeyboardInterrupt
-    signals = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    signals = [signal.Signals[name] for name in names]
     plain = [s for s in signals if signal.getsignal(s) is signal.SIG_DFL]
     if current_thread() is not main_thread(): plain = []  # signals are the main thread's
     for s in plain: signal.signal(s, stop)
@@ -446,7 +461,8 @@ def print_result(
     first = records["backbone"].iloc[0]
     cells = record_cells(records, first)
     print(caption(records, first, "u2c"), "", to_text(cells), "", pattern(cells), "", sep="\n")
-    for table, both in beside_paper(records).items(): print(f"beside the paper's table '{table}': {closeness_text(both)}")
+    for table, both in beside_paper(records).items():
+        print(f"beside the paper's table '{table}': {closeness_text(both)}")
     print(f"tables, figures and executed notebooks: {out}/")
 
 # %% ../nbs/33_reproduce.ipynb #b19e8ee1
@@ -461,7 +477,8 @@ def reproduce(
     "Run every backbone and seed, write tables and figures, print the main table"
     check_count("jobs", jobs)
     if benchmark == "imagenet": jobs = 1  # each with the whole machine
-    configs, out = configurations(benchmark, backbones, seeds, **options), Path(out or Path("_runs") / benchmark)
+    configs = configurations(benchmark, backbones, seeds, **options)
+    out = Path(out or Path("_runs") / benchmark)
     with stoppable(), held(out):
         remove_leftovers(configs, out)
         failures = run_jobs(configs, out, jobs)
@@ -478,21 +495,23 @@ def reproduce(
 def command_line() -> argparse.ArgumentParser:
     "The options of u2c_reproduce"
     def names(text: str) -> list[str]: return [name.strip() for name in text.split(",")]
-    parser = argparse.ArgumentParser("u2c_reproduce", description="Run the paper's protocol and make its tables and figures.",
+    parser = argparse.ArgumentParser("u2c_reproduce",
+        description="Run the paper's protocol and make its tables and figures.",
         epilog="Interrupted, the same command goes on where it stopped.")
-    parser.add_argument("--benchmark", default="small", choices=[*benchmarks, "imagenet"], help="which data")
-    parser.add_argument("--backbones", type=names, help="names, separated by commas (default: all of the benchmark)")
-    parser.add_argument("--seeds", type=int, default=3, help="training seeds of each backbone")
-    parser.add_argument("--out", type=Path, help="folder for everything (default: _runs/BENCHMARK)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="notebooks at a time, one thread each")
-    parser.add_argument("--limit", type=int, help="rows of each data set, to try things out")
-    parser.add_argument("--epochs", type=int, help="other than the backbones' recipes")
-    imagenet = parser.add_argument_group("for --benchmark imagenet")
-    imagenet.add_argument("--data", help="the folder with the images")
-    imagenet.add_argument("--lists", help="the folder with the lists (default: DATA/benchmark_imglist/imagenet)")
-    imagenet.add_argument("--weights", help="a checkpoint to use in place of the published weights")
-    imagenet.add_argument("--float16", action="store_true", help="store features in half precision, all but those of ImageNet-va")
-    imagenet.add_argument("--skip-bad", action="store_true", help="leave out images that cannot be read")
+    add = parser.add_argument
+    add("--benchmark", default="small", choices=[*benchmarks, "imagenet"], help="which data")
+    add("--backbones", type=names, help="names, separated by commas (default: all of the benchmark)")
+    add("--seeds", type=int, default=3, help="training seeds of each backbone")
+    add("--out", type=Path, help="folder for everything (default: _runs/BENCHMARK)")
+    add("--jobs", type=int, default=os.cpu_count() or 1, help="notebooks at a time, one thread each")
+    add("--limit", type=int, help="rows of each data set, to try things out")
+    add("--epochs", type=int, help="other than the backbones' recipes")
+    add = parser.add_argument_group("for --benchmark imagenet").add_argument
+    add("--data", help="the folder with the images")
+    add("--lists", help="the folder with the lists (default: DATA/benchmark_imglist/imagenet)")
+    add("--weights", help="a checkpoint to use in place of the published weights")
+    add("--float16", action="store_true", help="store features in half precision, all but ImageNet-va's")
+    add("--skip-bad", action="store_true", help="leave out images that cannot be read")
     return parser
 
 # %% ../nbs/33_reproduce.ipynb #04e8b7c3
