@@ -292,6 +292,7 @@ def build_timm(
 ) -> tuple[nn.Module, Transform]:
     "A classifier of timm and its transform"
     model = name.removeprefix("timm/")
+    if not timm.is_model(model): raise ValueError(f"name: found {name!r}, expected timm/ and one of timm.list_models()")
     with fetching(name): net = timm.create_model(model, pretrained=download)
     return net, create_transform(**resolve_model_data_config(net), is_training=False)
 
