@@ -92,7 +92,9 @@ class Config:
             raise ValueError("data: found None, expected the folder with ImageNet's images")
         else: check_network(self.backbone, self.weights)
         for name, least in {"seed": 0, "resamples": 2, "limit": 1, "epochs": 1}.items():
-            if (value := getattr(self, name)) is not None: check_count(name, value, least)
+            value = getattr(self, name)
+            if value is None and name in ("limit", "epochs"): continue
+            check_count(name, value, least)
         if not 0 < self.alpha < 1:
             raise ValueError(f"alpha: found {self.alpha}, expected 0 < alpha < 1")
 

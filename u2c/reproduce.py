@@ -350,7 +350,7 @@ def reported(
     except (FileNotFoundError, ValueError): return False
     names = [*about.pop("files", []), "report.ipynb"]
     whole = all((out / name).is_file() for name in names)
-    return whole and about == describe_report(config, out)
+    return whole and about == json.loads(json.dumps(describe_report(config, out)))
 
 # %% ../nbs/33_reproduce.ipynb #3fa9e6d2
 def make_report(
@@ -414,9 +414,9 @@ def remove_leftovers(
 ) -> None:
     "Remove what earlier processes, now gone, left half written"
     number = re.compile(r"\.\d+\.partial(\.ipynb)?$")  # of the process
-    for folder in {out, *(job_folder(out, c) for c in configs)}:
-        for path in folder.glob("*.partial*"):
-            if number.search(path.name): path.unlink()
+    jobs = [path for c in configs for path in job_folder(out, c).rglob("*.partial*")]
+    for path in [*out.glob("*.partial*"), *jobs]:
+        if number.search(path.name): path.unlink()
 
 # %% ../nbs/33_reproduce.ipynb #d20f9b68
 @contextmanager
