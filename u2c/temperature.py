@@ -161,7 +161,9 @@ def fit_temperature(
     at_zero, at_inf, spread = end_slopes(f, y)
     if spread and not 1e-100 < spread < 1e100:
         raise ValueError(f"logits: found a spread of {spread:.3g} in a row, expected 1e-100 to 1e100")
-    low, high, extra = spread * 1e-4, spread * 1e4, granted(f, at_inf, spread)
+    low, high = spread * 1e-4, spread * 1e4
+    # the authors' steps stay theirs wherever they lead somewhere
+    extra = granted(f, at_inf, spread) if recipe == "exact" or at_inf == 0 else 0.0
     tied = spread > 0 and at_inf == extra == 0
     found = degenerate(at_zero, high)
     if tied: found = 1.0, "the two best classes of every row tie, so nothing tells a temperature"
