@@ -1,5 +1,6 @@
 "Wrong inputs raise an error that names the argument; odd but legal ones have a defined outcome."
 import re
+import threading
 import warnings
 
 import numpy as np
@@ -97,6 +98,7 @@ SCORES = {
     "a number": (3.0, "u: found shape (), expected (200,), one for each row"),
     "nan": (torch.where(torch.arange(n) == 7, torch.nan, u), "u: found 1 nan or inf among 200 values (row 7)"),
     "inf": (np.where(np.arange(n) > 197, np.inf, u), "u: found 2 nan or inf among 200 values (rows 198, 199)"),
+    "sparse": (u.to_sparse(), "u: found a tensor of layout torch.sparse_coo, expected a dense one"),
     "elsewhere": (u.to("meta"), "u: found on meta, expected cpu, where the rows are"),
     "text": (["a"] * n, "u: found <U1 values, expected numbers"),
     "complex": (u + 0j, "u: found torch.complex64, expected real numbers"),
@@ -136,6 +138,27 @@ def test_what_a_scorer_returns_is_checked(value, message):
         RejectOrClassify(Odd()).fit(va)
 
 
+@pytest.mark.parametrize("value, message", [
+    (lambda x: -x.logits.amax(1)[:1], "u: found shape (1,), expected (200,), one for each row"),
+    (lambda x: -x.logits.amax(1) * torch.nan, "u: found 200 nan or inf among 200 values"),
+])
+@pytest.mark.parametrize("method", METHODS)
+def test_what_a_scorer_returns_by_methods_of_its_own_is_checked(method, value, message):
+    class Own(Scorer):
+        def score(self, x): return value(x)
+        def fit_score(self, va, tau=1.0): return -self.fit(va, tau)._score(va)
+        def _score(self, x): return -x.logits.amax(1)
+
+    with pytest.raises(ValueError, match=re.escape(message)):
+        method(Own()).fit(va).predict(va)
+
+    class AsWell(Own):
+        def fit_score(self, va, tau=1.0): return value(va)
+
+    with pytest.raises(ValueError, match=re.escape(message)):
+        method(AsWell()).fit(va)
+
+
 @pytest.mark.parametrize("x, found", [
     (phi, "Tensor of shape (200, 6)"), (phi.numpy(), "ndarray of shape (200, 6)"), (Outputs, "the class Outputs"), (None, "NoneType"), ([1.0], "list"),
 ])
@@ -168,6 +191,14 @@ def test_single_rows_are_never_taken_for_probabilities():
     model = RejectOrClassify("maxlogit").fit(two)
     for x in (Outputs(logits=[[0.3, 0.7]]), Outputs(logits=[[0.5, 0.5]] * 50)):
         assert model.predict_proba(x).isfinite().all()
+
+
+def test_too_few_rows_to_tell_logits_from_probabilities_are_taken_as_they_are():
+    few = Outputs(logits=[[0.3, 0.7], [0.6, 0.4], [0.2, 0.8]] * 3, labels=[1, 0, 1, 1, 1, 1, 1, 0, 0])
+    with pytest.warns(UserWarning, match="9 rows are too few for alpha"):
+        assert RejectOrClassify("maxlogit").fit(few).tau > 0
+    with pytest.raises(ValueError, match="which are probabilities"):
+        RejectOrClassify("maxlogit").fit(few[[*range(9), 0]])
 
 
 @pytest.mark.parametrize("name", SCORERS)
@@ -216,6 +247,9 @@ def test_a_fitted_model_owns_its_scorer():
     assert len(other.scorer.bank) == 30 and len(shared.bank) == 20 and torch.equal(again.predict(va), before)
     rc.scorer.float()  # moving one model moves no other
     assert again.scorer.tau.dtype == torch.float64
+    twin = RejectOrClassify(again.scorer).fit(va, u)  # shares the bank of `again`, until it loads one of the same size
+    twin.load_state_dict(RejectOrClassify("knn").fit(va.map(lambda x: x.flip(0))).state_dict())
+    assert not torch.equal(twin.scorer.bank, again.scorer.bank) and torch.equal(again.predict(va), before)
 
 
 def test_models_share_the_memory_of_a_scorer_that_was_fitted_once():
@@ -242,7 +276,7 @@ def test_a_state_of_other_options_is_refused_and_changes_nothing(saved, built, m
     from safetensors.torch import load_file, save_file
 
     state = saved().fit(va).state_dict()
-    save_file({k: v.contiguous() for k, v in state.items()}, tmp_path / "a.safetensors")
+    save_file(state, tmp_path / "a.safetensors")
     torch.save(state, tmp_path / "a.pt")
     for read in (load_file(tmp_path / "a.safetensors"), torch.load(tmp_path / "a.pt", weights_only=True)):
         model = built()
@@ -255,7 +289,61 @@ def test_a_state_of_other_options_is_refused_and_changes_nothing(saved, built, m
         assert torch.equal(answer(twin), answer(saved().fit(va)))
 
 
+class Net(torch.nn.Module):
+    "Somebody's network, with a model of ours in it"
+    def __init__(self, scorer): super().__init__(); self.body = torch.nn.Linear(3, 3); self.head = U2C(scorer, steps=9)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_model_inside_a_network_refuses_a_foreign_state_before_it_changes(strict):
+    saved, fresh, other = Net("knn"), Net(make_scorer("knn", k=5)), Net(make_scorer("knn", k=5))
+    for net in (saved, other): net.head.fit(va[: len(va) // 2] if net is other else va)
+    before = other.head.predict_proba(va)
+    for net in (fresh, other):
+        with pytest.raises(ValueError, match="found k=10 for KNN, expected k=5"):
+            net.load_state_dict(saved.state_dict(), strict=strict)
+    assert fresh.head.tau is None and torch.equal(other.head.predict_proba(va), before)
+
+
+def test_a_state_of_another_scorer_with_the_same_parts_is_refused():
+    class Energy(Scorer):
+        def _score(self, x): return -x.logits.logsumexp(1)
+
+    state = RejectOrClassify("maxlogit").fit(va).state_dict()
+    with pytest.raises(ValueError, match="found class='MaxLogit' for Energy, expected class='Energy'"):
+        RejectOrClassify(Energy()).load_state_dict(state)
+
+
+def test_a_load_that_fails_changes_nothing():
+    model = RejectOrClassify("knn").fit(va)
+    before = model.predict_proba(va)
+    broken = {k: v.to("meta") if v.dtype != torch.uint8 else v for k, v in RejectOrClassify("knn").fit(va[:50]).state_dict().items()}
+    with pytest.raises(RuntimeError):
+        model.load_state_dict(broken)
+    assert torch.equal(model.predict_proba(va), before)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("method", METHODS)
+def test_a_state_in_float32_loads_into_a_fresh_model(method):
+    model = fitted(method)
+    expected, fresh = model.predict_proba(va), method(make_scorer("knn"))
+    fresh.load_state_dict(model.float().state_dict())
+    torch.testing.assert_close(fresh.predict_proba(va), expected, atol=1e-4, rtol=0)
+
+
+def test_a_scorer_that_cannot_be_copied_is_named():
+    class Locked(Scorer):
+        def __init__(self): super().__init__(); self.lock = threading.Lock()
+        def _score(self, x): return -x.logits.amax(1)
+
+    with pytest.raises(TypeError, match="scorer: found Locked, which cannot be copied"):
+        RejectOrClassify(Locked()).fit(va)
+
+
 def test_names_of_options_are_shown():
+    assert "link=mlp, hidden=3, standardize=True" in repr(U2C("knn", hidden=3, standardize=True))
     assert repr(make_scorer("knn", k=5)) == "KNN(k=5, distance='kth')"
     assert repr(make_scorer("mahalanobis")) == "Mahalanobis(relative=True, squared=False, ridge=1e-06)"
 
@@ -304,10 +392,24 @@ def test_a_va_without_an_error_gets_a_temperature_one_can_use():
 
     demo = digits_outputs()
     right = demo.va[demo.va.logits.argmax(1) == demo.va.labels]
-    with pytest.warns(UserWarning, match="none of the 60 rows is classified wrongly, so one error in 61 is assumed"):
+    with pytest.warns(UserWarning, match="its 60 rows are so good that one error in 61 is assumed"):
         tau = fit_temperature(right.logits[:60], right.labels[:60])
     gaps = [ece((demo.te.logits / t).softmax(1), demo.te.labels) for t in (tau, 1.0, 0.0014)]
-    assert 0.5 < tau < 2 and gaps[0] < gaps[1] + 0.01 < gaps[2]
+    assert 0.5 < tau < 2 and gaps[0] < gaps[2] / 1.5
+
+
+def test_one_tiny_error_is_worth_no_less_than_none():
+    logits = torch.tensor([[5.0, 0.0, 0.0]]).repeat(101, 1)
+    labels = torch.zeros(101, dtype=torch.int64)
+    logits[0, 1] = 5 + 1e-5
+    with pytest.warns(UserWarning, match="one error in 102 is assumed"):
+        tiny = fit_temperature(logits, labels)
+    logits[0, 1] = 12
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        real = fit_temperature(logits, labels)
+        for recipe in ("exact", "paper"): assert fit_temperature(f, y, recipe) > 0
+    assert real > 0.5 * tiny > 0.4
 
 
 
@@ -341,7 +443,7 @@ ODD = {
     "constant features": (Outputs(torch.ones(n, d), f, y), "mahalanobis", "ties at theta"),
     "huge features": (Outputs(torch.nn.functional.layer_norm(phi, (d,)) * 1e6, f, y), "mahalanobis", "below what float64 resolves"),
     "one class": (Outputs(phi, f[:, :1], y * 0), "knn", "every row has equal logits"),
-    "all correct": (Outputs(phi, f + 20 * torch.nn.functional.one_hot(y, c), y), "knn", "none of the 200 rows is classified wrongly"),
+    "all correct": (Outputs(phi, f + 20 * torch.nn.functional.one_hot(y, c), y), "knn", "its 200 rows are so good that one error in 201 is assumed"),
     "logits of 1e4": (Outputs(phi, f.tanh() * 1e4, y), "knn", None),
 }
 

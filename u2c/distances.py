@@ -47,7 +47,7 @@ def ridge_cholesky(
         found = f"the ridge {ridge:.3g} is below what float64 resolves here"
         warn(f"mahalanobis: {found}; using {least:.3g}")
     eye = torch.eye(len(cov), dtype=cov.dtype, device=cov.device)
-    return torch.linalg.cholesky(cov + max(ridge, least) * eye)
+    return torch.linalg.cholesky(cov + max(ridge, least) * eye).contiguous()
 
 # %% ../nbs/03a_distances.ipynb #d16441c8
 @register_scorer
