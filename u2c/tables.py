@@ -418,11 +418,16 @@ def to_latex(
 # %% ../nbs/31_tables.ipynb #8aecd0b4
 def tally(
     cells: pd.DataFrame,
-) -> dict[str, int | float]:  # cells, better, worse, undecided, mean_change
-    "How many cells are better, worse or undecided, among those that were run"
-    run = cells.dropna(subset=["rc", "change"])
-    verdicts = [verdict(*c) for c in zip(run["change"], run["change_se"], run["change_df"])]
-    return {"cells": len(run), **{v: verdicts.count(v) for v in COLORS}, "mean_change": float(run["change"].mean())}
+) -> dict[str, int | float]:  # cells, better, worse, undecided, mean_change, mean_low, mean_high
+    "How many cells are better, worse or undecided, among those that were run; and their mean"
+    run = [Cell(*c) for c in cells.dropna(subset=["rc", "change"])[["rc", "change", "change_se", "change_df"]].values]
+    verdicts = [verdict(*c[1:]) for c in run]
+    undecided = [v == "undecided" and not math.isnan(c.se) for c, v in zip(run, verdicts)]
+    reach = np.array([critical(c.df) * c.se if open else 0.0 for c, open in zip(run, undecided)])
+    change = np.array([c.change for c in run])
+    means = dict(mean_change=change, mean_low=change - reach, mean_high=change + reach)
+    counts = {v: verdicts.count(v) for v in COLORS}
+    return {"cells": len(run), **counts, **{k: float(v.mean()) if len(run) else math.nan for k, v in means.items()}}
 
 # %% ../nbs/31_tables.ipynb #7c4e45c9
 def summary(
@@ -454,8 +459,9 @@ def outcome(
 ) -> str:  # "holds", "is neither shown nor ruled out" or "does not hold"
     "What a tally says about a claim"
     if holds(claim, t): return "holds"
-    side = "worse" if claim == "slightly worse" else "better"
-    return "is neither shown nor ruled out" if holds(claim, t | {side: t[side] + t["undecided"]}) else "does not hold"
+    side, aim = ("worse", 0.5) if claim == "slightly worse" else ("better", -math.inf)  # the mean at its most favourable
+    kind = t | {side: t[side] + t["undecided"], "mean_change": min(max(aim, t["mean_low"]), t["mean_high"])}
+    return "is neither shown nor ruled out" if holds(claim, kind) else "does not hold"
 
 # %% ../nbs/31_tables.ipynb #218914a7
 def pattern(
