@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import torch
-from scipy.stats import t as student  # type: ignore[import-untyped]
+from scipy.special import stdtrit  # type: ignore[import-untyped]
 from torch import Tensor
 
 from .backbones import Backbone, load_pretrained, make_backbone, one_thread, recipes, train_backbone
@@ -109,7 +109,7 @@ def interval(
     sources: int,
 ) -> tuple[float, float]:
     "A metric's 95 % interval, by Student's t"
-    half = student.ppf(0.975, sources - 1) * se if sources > 1 else math.inf
+    half = float(stdtrit(sources - 1, 0.975)) * se if sources > 1 else math.inf  # Student's quantile
     return max(0.0, value - half), min(1.0, value + half)
 
 # %% ../nbs/30_experiment.ipynb #664fb3e2
