@@ -44,12 +44,13 @@ def split(
     images: np.ndarray,  # (n, 28, 28) in 0..1
     labels: np.ndarray | int,  # (n,), or one label for all
     group: str,
-    source: np.ndarray | None = None,  # (n,) numbers; None if every image is a source of its own
+    source: np.ndarray | None = None,  # (n,) numbers; None if every image has its own
 ) -> Split:
     "A `Split` from arrays"
     whole = lambda x: torch.tensor(np.broadcast_to(x, len(images)).copy(), dtype=torch.int64)
     pixels = torch.tensor(np.clip(images, 0, 1), dtype=torch.float32)
-    return Split(pixels, whole(labels), group, whole(np.arange(len(images)) if source is None else source))
+    sources = np.arange(len(images)) if source is None else source
+    return Split(pixels, whole(labels), group, whole(sources))
 
 # %% ../nbs/20_bench_small.ipynb #97230959
 FONTS = [f"DejaVu{family}{style}" for family, styles in (
@@ -91,10 +92,11 @@ def typeset(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # images, places in `characters`, in `FONTS`
     "Every character in every typeface, with the numbers of both"
     def shape(jitter: int) -> tuple[int, float]:
-        return (int(rng.integers(18, 23)), float(rng.uniform(-10, 10))) if jitter else (20, 0.0)
-    characters_of, typefaces, jitter = np.indices((len(characters), len(FONTS), jitters)).reshape(3, -1)
-    images = [glyph(characters[c], FONTS[f], *shape(j)) for c, f, j in zip(characters_of, typefaces, jitter)]
-    return np.stack(images), characters_of, typefaces
+        if not jitter: return 20, 0.0
+        return int(rng.integers(18, 23)), float(rng.uniform(-10, 10))
+    places = np.indices((len(characters), len(FONTS), jitters)).reshape(3, -1)
+    images = [glyph(characters[c], FONTS[f], *shape(j)) for c, f, j in places.T]
+    return np.stack(images), places[0], places[1]
 
 # %% ../nbs/20_bench_small.ipynb #3b53f03d
 def affine(
@@ -184,7 +186,7 @@ def tiles(
 
 # %% ../nbs/20_bench_small.ipynb #tiled001
 def tiled(
-    *pictures: np.ndarray | tuple[np.ndarray, float],  # each alone, or with the scale for `tiles`
+    *pictures: np.ndarray | tuple[np.ndarray, float],  # alone, or with a scale for `tiles`
 ) -> tuple[np.ndarray, np.ndarray]:  # (n, 28, 28) tiles, and of each the number of its picture
     "Several pictures cut into tiles"
     cut = [tiles(*p) if isinstance(p, tuple) else tiles(p) for p in pictures]
@@ -229,7 +231,7 @@ def digits_benchmark() -> dict[str, Split]:
     v2 = np.stack([np.pad(resize(i / 16, (20, 20), order=1), 4) for i in other.images[known]])
     fonts, font_labels, typefaces = typeset("01234567", 3, rng)
     drawn = rng.permutation(te)[:len(fonts)]
-    outlines_of = np.arange(len(drawn)) % len(FONTS)  # random rows, so any 24 of them are a random group
+    outlines_of = np.arange(len(drawn)) % len(FONTS)  # rows at random, so random groups
     letters, characters, _ = typeset(LETTERS, 1, rng)
     return {
         "train": split(x[train], y[train], "train"),
@@ -280,8 +282,8 @@ def fashion_benchmark() -> dict[str, Split]:
         "fashion-va": split(x[va], y[va], "in-domain"),
         "fashion-te": split(x_test[te], y_test[te], "in-domain"),
         "fashion-v2": split(coarse, y_test[few], "covariate-shift"),
-        "fashion-C": split(corrupted(x_test[few], 2, rng), np.tile(y_test[few], 2), "covariate-shift",
-                           np.tile(few, 2)),
+        "fashion-C": split(corrupted(x_test[few], 2, rng), np.tile(y_test[few], 2),
+                           "covariate-shift", np.tile(few, 2)),
         "fashion-R": split(outlines(x_test[few]), y_test[few], "covariate-shift"),
         "bags": split(x_test[y_test == 8], 8, "near-ood"),
         "boots": split(x_test[y_test == 9], 8, "near-ood"),

@@ -33,7 +33,8 @@ from .backbones import Backbone, load_pretrained, make_backbone, one_thread, rec
 from .bench_imagenet import IMAGENET, load_list
 from .bench_small import Split, benchmarks, data_hash, load_benchmark
 from .core import ArrayLike, Outputs, in_domain_labels
-from .features import ImageFiles, cached, extract, extract_files, load_shards, load_tensors, save_tensors
+from .features import ImageFiles, cached, extract, extract_files, load_shards
+from .features import load_tensors, save_tensors
 from .metrics import aupr, auroc, check_probs, confidence_bins, ece, err, fpr_at_tpr, nll
 from .reject import Calibrator, RejectOrClassify
 from .scorers import make_scorer
@@ -72,8 +73,8 @@ def resample_weights(
     seed: int = 0,
 ) -> np.ndarray:  # (resamples, n): how often each row is drawn
     "Counts of rows whose sources are drawn with replacement"
-    every = np.arange(sources) if isinstance(sources, int | np.integer) else np.asarray(sources)
-    names, rows = np.unique(every, return_inverse=True)
+    if isinstance(sources, int | np.integer): sources = np.arange(sources)
+    names, rows = np.unique(np.asarray(sources), return_inverse=True)
     g = len(names)
     drawn = np.random.default_rng(seed).multinomial(g, np.full(g, 1 / g), resamples)
     return drawn.astype(np.float32)[:, rows]
@@ -91,7 +92,8 @@ def resampled(
     gaps = np.zeros((len(p), 15), np.float32)
     gaps[np.arange(len(p)), confidence_bins(confidence)[1]] = confidence.numpy() - right
     drawn = weights.sum(1)
-    return dict(err=weights @ (~right).astype(np.float32) / drawn, ece=np.abs(weights @ gaps).sum(1) / drawn)
+    wrong = weights @ (~right).astype(np.float32)
+    return dict(err=wrong / drawn, ece=np.abs(weights @ gaps).sum(1) / drawn)
 
 # %% ../nbs/30_experiment.ipynb #seco0001
 def standard_error(
@@ -109,7 +111,7 @@ def interval(
     sources: int,
 ) -> tuple[float, float]:
     "A metric's 95 % interval, by Student's t"
-    half = float(stdtrit(sources - 1, 0.975)) * se if sources > 1 else math.inf  # Student's quantile
+    half = float(stdtrit(sources - 1, 0.975)) * se if sources > 1 else math.inf
     return max(0.0, value - half), min(1.0, value + half)
 
 # %% ../nbs/30_experiment.ipynb #664fb3e2
@@ -123,10 +125,13 @@ def measure(
     "The metrics of one method on one data set"
     p, y = model.predict_proba(x, u), x.labels
     draws = resampled(p, y, weights)
-    row = dict(n=len(x), sources=sources, err=err(p, y), ece=ece(p, y), ece_torchmetrics=ece(p, y, closed=False),
-        nll=nll(model.predict_log_proba(x, u), y, log=True), nll_floored=nll(p, y, floor=1e-6), abstain=(p.argmax(1) == x.n_classes).double().mean().item())
+    row = dict(n=len(x), sources=sources, err=err(p, y), ece=ece(p, y),
+        ece_torchmetrics=ece(p, y, closed=False),
+        nll=nll(model.predict_log_proba(x, u), y, log=True), nll_floored=nll(p, y, floor=1e-6),
+        abstain=(p.argmax(1) == x.n_classes).double().mean().item())
     for m, d in draws.items():
-        row[f"{m}_low"], row[f"{m}_high"] = interval(row[m], standard_error(d, sources), sources)
+        ends = interval(row[m], standard_error(d, sources), sources)
+        row[f"{m}_low"], row[f"{m}_high"] = ends
     return row, draws
 
 # %% ../nbs/30_experiment.ipynb #45cf0b5d
@@ -184,7 +189,8 @@ def check_sources(
     "The source of every row"
     found = np.arange(n) if source is None else np.asarray(source)
     if found.shape != (n,):
-        raise ValueError(f"sources: found shape {found.shape} for {name}, expected a source for each of its {n} rows")
+        expected = f"a source for each of its {n} rows"
+        raise ValueError(f"sources: found shape {found.shape} for {name}, expected {expected}")
     return found
 
 # %% ../nbs/30_experiment.ipynb #f3055adf
@@ -194,8 +200,8 @@ def evaluate(
     head: tuple[Tensor, Tensor],  # the network's last layer
     alpha: float = 0.95,
     resamples: int = 1000,
-    sources: Mapping[str, ArrayLike] | None = None,  # data set -> (n,) source of each row; its own where none is given
-    draws: dict[str, np.ndarray] | None = None,  # filled with every change in every resample, for `pooled`
+    sources: Mapping[str, ArrayLike] | None = None,  # data set -> (n,) sources, if shared
+    draws: dict[str, np.ndarray] | None = None,  # filled with the changes in all resamples
 ) -> pd.DataFrame:  # one row for each (data set, scorer, method)
     "Fit on va, measure everywhere"
     va = outputs[next(iter(outputs))]
@@ -213,25 +219,30 @@ def evaluate(
             measured = {m: measure(model, x, u, weights, g) for m, model in methods.items()}
             common: dict[str, Any] = dict(dataset=name, group=group, scorer=scorer) | ood_metrics(u_in[scorer], u, group)
             for m, (row, _) in measured.items():
-                changed, resampled_change = ({}, {}) if m == "rc" else change(measured[m], measured["rc"], g)
-                rows.append(common | dict(method=m) | row | changed)
-                if draws is not None: draws |= {f"{name}/{scorer}/{m}/{k}": d for k, d in resampled_change.items()}
+                changed: Measured = ({}, {})
+                if m != "rc": changed = change(measured[m], measured["rc"], g)
+                rows.append(common | dict(method=m) | row | changed[0])
+                if draws is None: continue
+                draws |= {f"{name}/{scorer}/{m}/{k}": d for k, d in changed[1].items()}
     return pd.DataFrame(rows)
 
 # %% ../nbs/30_experiment.ipynb #poolco01
 def pooled(
-    runs: Sequence[tuple[pd.DataFrame, Mapping[str, np.ndarray]]],  # records of one seed each, and their draws
-) -> pd.DataFrame:  # all records, with the columns err_change_se_joint, ece_change_se_joint and seeds
+    runs: Sequence[tuple[pd.DataFrame, Mapping[str, np.ndarray]]],  # each seed's records, draws
+) -> pd.DataFrame:  # all records, with err_change_se_joint, ece_change_se_joint and seeds
     "Records of several seeds, with the standard error of each change averaged over them"
     records, found = pd.concat([r for r, _ in runs], ignore_index=True), defaultdict(list)
     for r, draws in runs:
-        for key, d in draws.items(): found[r["benchmark"].iloc[0], r["backbone"].iloc[0], key].append(d)
-    def seeds(row: Any, m: str) -> list[np.ndarray]:
-        return found[row.benchmark, row.backbone, f"{row.dataset}/{row.scorer}/{row.method}/{m}_change"]
-    def joint(row: Any, m: str) -> float:
-        return standard_error(np.mean(seeds(row, m), 0), row.sources) if seeds(row, m) else math.nan
-    for m in ("err", "ece"): records[f"{m}_change_se_joint"] = [joint(r, m) for r in records.itertuples()]
-    return records.assign(seeds=[len(seeds(r, "err")) or None for r in records.itertuples()])
+        net = (r["benchmark"].iloc[0], r["backbone"].iloc[0])
+        for key, d in draws.items(): found[net, key].append(d)
+    def of(r: Any, m: str) -> list[np.ndarray]:
+        key = f"{r.dataset}/{r.scorer}/{r.method}/{m}_change"
+        return found[(r.benchmark, r.backbone), key]
+    def joint(r: Any, m: str) -> float:
+        return standard_error(np.mean(of(r, m), 0), r.sources) if of(r, m) else math.nan
+    rows = list(records.itertuples())
+    for m in ("err", "ece"): records[f"{m}_change_se_joint"] = [joint(r, m) for r in rows]
+    return records.assign(seeds=[len(of(r, "err")) or None for r in rows])
 
 # %% ../nbs/30_experiment.ipynb #f45823b0
 def versions() -> dict[str, str]:
@@ -372,16 +383,20 @@ def run(
     if imagenet and folder is None: raise ValueError("folder: found None, expected a folder for the outputs, which are too many to hold")
     outputs, head = imagenet_outputs(config, folder) if imagenet and folder else run_outputs(config, folder)
     splits: Mapping[str, Any] = IMAGENET if imagenet else load_benchmark(config.benchmark, config.limit)
-    groups, sources = {k: splits[k].group for k in outputs}, None if imagenet else {k: splits[k].source for k in outputs}
+    groups = {k: splits[k].group for k in outputs}
+    sources = None if imagenet else {k: splits[k].source for k in outputs}
     draws: dict[str, np.ndarray] = {}
     with nullcontext() if imagenet else one_thread():
-        records = evaluate(outputs, groups, head, config.alpha, config.resamples, sources, draws)
+        options = (config.alpha, config.resamples, sources, draws)
+        records = evaluate(outputs, groups, head, *options)
     for i, name in enumerate(("benchmark", "backbone", "seed")): records.insert(i, name, getattr(config, name))
     if folder is not None:
         about = describe(config)
-        save_tensors(folder / "draws.safetensors", {k: torch.from_numpy(d) for k, d in draws.items()}, about)
+        tensors = {k: torch.from_numpy(d) for k, d in draws.items()}
+        save_tensors(folder / "draws.safetensors", tensors, about)
         write_records(records, folder / "records.csv")
-        (folder / "about.json").write_text(json.dumps(about, indent=1))  # last: its presence says that the records are whole
+        # last: its presence says that the records are whole
+        (folder / "about.json").write_text(json.dumps(about, indent=1))
     return records
 
 # %% ../nbs/30_experiment.ipynb #85d482f6
@@ -389,7 +404,8 @@ def finished(
     config: Config,
     folder: Path,
 ) -> bool:
-    "Does `folder` hold the records and draws of just this configuration, data, code and versions?"
+    "Does `folder` hold records and draws of just this configuration, data, code and versions?"
     path, about = folder / "about.json", describe(config)
     if not (path.exists() and path.read_text() == json.dumps(about, indent=1)): return False
-    return (folder / "records.csv").exists() and load_tensors(folder / "draws.safetensors", about) is not None
+    if not (folder / "records.csv").exists(): return False
+    return load_tensors(folder / "draws.safetensors", about) is not None

@@ -30,11 +30,13 @@ from .backbones import recipes
 from .bench_imagenet import IMAGENET
 from .bench_small import benchmarks, load_benchmark
 from .core import Outputs, in_domain_labels
-from .experiment import Config, describe, finished, fit_methods, imagenet_outputs, pooled, read_records, run_outputs, write_records
+from .experiment import Config, finished, fit_methods, imagenet_outputs, read_records, run_outputs, write_records
+from .experiment import describe, pooled
 from .features import load_tensors
 from .figures import figure_1, figure_calibration
 from .reject import Calibrator
-from .tables import INK_LEGEND, LEGEND, beside, beside_html, beside_text, closeness_text, latex_escape, paper_cells, pattern, record_cells, to_html, to_latex, to_markdown, to_text
+from .tables import beside, beside_html, beside_text, closeness_text, paper_cells, pattern, record_cells, to_html, to_latex, to_markdown, to_text
+from .tables import INK_LEGEND, LEGEND, latex_escape
 from .temperature import fit_temperature
 from .unified import U2C
 
@@ -117,7 +119,8 @@ def collect(
 ) -> pd.DataFrame:  # the records of all finished runs, also in `out`/records.csv
     "Put the records of all runs together; the file keeps its date if nothing is new"
     if len({replace(c, backbone=configs[0].backbone, seed=0) for c in configs}) > 1:
-        raise ValueError("configs: found several settings, expected runs that differ in backbone and seed alone")
+        expected = "runs that differ in backbone and seed alone"
+        raise ValueError(f"configs: found several settings, expected {expected}")
     done = [(c, folder) for c in configs if finished(c, folder := job_folder(out, c))]
     if not done: raise NotebookFailed(f"no run has finished, so there are no records in {out}")
     def read(config: Config, folder: Path) -> tuple[pd.DataFrame, dict[str, np.ndarray]]:
@@ -164,9 +167,10 @@ def write_tables(
     for backbone in records["backbone"].unique():
         for method in ("u2c", "u2c_linear"):
             cells, title = record_cells(records, backbone, method), caption(records, backbone, method)
-            latex = to_latex(cells, f"{latex_escape(title)} {INK_LEGEND}", f"tab:{backbone}-{method}")
-            formats = {"html": to_html(cells, title), "md": f"{title}\n\n{to_markdown(cells)}\n\n{LEGEND}",
-                       "tex": latex, "txt": f"{title}\n\n{to_text(cells)}"}
+            below, label = f"{latex_escape(title)} {INK_LEGEND}", f"tab:{backbone}-{method}"
+            formats = {"html": to_html(cells, title), "tex": to_latex(cells, below, label),
+                       "md": f"{title}\n\n{to_markdown(cells)}\n\n{LEGEND}",
+                       "txt": f"{title}\n\n{to_text(cells)}"}
             for end, text in formats.items():
                 written.append(folder / f"{backbone}-{method}.{end}")
                 written[-1].write_text(text + "\n", encoding="utf-8")
