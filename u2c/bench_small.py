@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['FONTS', 'corruptions', 'LETTERS', 'benchmarks', 'Split', 'split', 'centered', 'glyph', 'typeset', 'affine', 'elastic',
-           'occluded', 'either', 'corrupted', 'outlines', 'tiles', 'far_images', 'by_class', 'digits_benchmark',
-           'fashion_files', 'read_idx', 'fashion_benchmark', 'load_benchmark', 'data_hash', 'show_splits']
+           'occluded', 'either', 'corrupted', 'outlines', 'tiles', 'tiled', 'far_images', 'by_class',
+           'digits_benchmark', 'fashion_files', 'read_idx', 'fashion_benchmark', 'evenly', 'load_benchmark',
+           'data_hash', 'show_splits']
 
 # %% ../nbs/20_bench_small.ipynb #fa274fb2
 import functools
@@ -32,19 +33,24 @@ from torch import Tensor
 
 # %% ../nbs/20_bench_small.ipynb #db3060f0
 class Split(NamedTuple):
-    "Images with labels, and their place in the spectrum"
+    "Images with labels, their place in the spectrum, and where they come from"
     images: Tensor  # (n, 28, 28) float32 in 0..1
     labels: Tensor  # (n,) int64
     group: str  # "train", "in-domain", "covariate-shift", "near-ood" or "far-ood"
+    source: Tensor  # (n,) int64: images with the same number come from one thing
 
 # %% ../nbs/20_bench_small.ipynb #30a926d3
 def split(
     images: np.ndarray,  # (n, 28, 28) in 0..1
     labels: np.ndarray | int,  # (n,), or one label for all
     group: str,
+    source: np.ndarray | None = None,  # (n,) numbers; None if every image has its own
 ) -> Split:
     "A `Split` from arrays"
-    return Split(torch.tensor(np.clip(images, 0, 1), dtype=torch.float32), torch.tensor(np.broadcast_to(labels, len(images)).copy(), dtype=torch.int64), group)
+    whole = lambda x: torch.from_numpy(np.broadcast_to(x, len(images)).astype(np.int64))
+    pixels = torch.from_numpy(np.clip(images, 0, 1).astype(np.float32))
+    sources = np.arange(len(images)) if source is None else source
+    return Split(pixels, whole(labels), group, whole(sources))
 
 # %% ../nbs/20_bench_small.ipynb #97230959
 FONTS = [f"DejaVu{family}{style}" for family, styles in (
@@ -83,10 +89,14 @@ def typeset(
     characters: str,
     jitters: int,  # versions of each glyph: the first is plain, the others vary in size and angle
     rng: np.random.Generator,
-) -> tuple[np.ndarray, np.ndarray]:  # images, and for each the place of its character in `characters`
-    "Every character in every typeface"
-    shapes = [(c, f, 20, 0.0) if not j else (c, f, int(rng.integers(18, 23)), float(rng.uniform(-10, 10))) for c in characters for f in FONTS for j in range(jitters)]
-    return np.stack([glyph(*s) for s in shapes]), np.repeat(np.arange(len(characters)), len(FONTS) * jitters)
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # images, places in `characters`, in `FONTS`
+    "Every character in every typeface, with the numbers of both"
+    def shape(jitter: int) -> tuple[int, float]:
+        if not jitter: return 20, 0.0
+        return int(rng.integers(18, 23)), float(rng.uniform(-10, 10))
+    places = np.indices((len(characters), len(FONTS), jitters)).reshape(3, -1)
+    images = [glyph(characters[c], FONTS[f], *shape(j)) for c, f, j in places.T]
+    return np.stack(images), places[0], places[1]
 
 # %% ../nbs/20_bench_small.ipynb #3b53f03d
 def affine(
@@ -174,17 +184,25 @@ def tiles(
     cut = gray[:h * 28, :w * 28].reshape(h, 28, w, 28).swapaxes(1, 2).reshape(-1, 28, 28)
     return cut[cut.std((1, 2)) > 0.04]
 
+# %% ../nbs/20_bench_small.ipynb #tiled001
+def tiled(
+    *pictures: np.ndarray | tuple[np.ndarray, float],  # alone, or with a scale for `tiles`
+) -> tuple[np.ndarray, np.ndarray]:  # (n, 28, 28) tiles, and of each the number of its picture
+    "Several pictures cut into tiles"
+    cut = [tiles(*p) if isinstance(p, tuple) else tiles(p) for p in pictures]
+    return np.concatenate(cut), np.repeat(np.arange(len(cut)), [len(c) for c in cut])
+
 # %% ../nbs/20_bench_small.ipynb #699bb8e1
-def far_images() -> dict[str, np.ndarray]:
+def far_images() -> dict[str, tuple[np.ndarray, np.ndarray]]:  # images, and of each its source
     "Images that show nothing like a digit or a piece of clothing"
     picture = skimage.data
     photos = [(picture.astronaut(), .5), (picture.chelsea(), .75), (picture.coffee(), .5), (picture.rocket(), .5), (picture.camera(), .5),
               (picture.stereo_motorcycle()[0], .5), (picture.coins(), 1.0), (picture.clock(), .75)]
     faces = picture.lfw_subset()[:100]  # the second half of that file shows no faces
     return {
-        "textures": np.concatenate([tiles(p) for p in (picture.brick(), picture.grass(), picture.gravel())]),
-        "photos": np.concatenate([tiles(p, scale) for p, scale in photos]),
-        "faces": np.stack([resize(f, (28, 28), order=1) for f in faces]),
+        "textures": tiled(picture.brick(), picture.grass(), picture.gravel()),
+        "photos": tiled(*photos),
+        "faces": (np.stack([resize(f, (28, 28), order=1) for f in faces]), np.arange(100)),
     }
 
 # %% ../nbs/20_bench_small.ipynb #13c60a26
@@ -211,19 +229,24 @@ def digits_benchmark() -> dict[str, Split]:
     other = load_digits()
     known = other.target < 8
     v2 = np.stack([np.pad(resize(i / 16, (20, 20), order=1), 4) for i in other.images[known]])
-    fonts, font_labels = typeset("01234567", 3, rng)
+    fonts, font_labels, typefaces = typeset("01234567", 3, rng)
     drawn = rng.permutation(te)[:len(fonts)]
-    far = far_images()
+    outlines_of = np.arange(len(drawn)) % len(FONTS)  # rows at random, so random groups
+    letters, characters, _ = typeset(LETTERS, 1, rng)
     return {
         "train": split(x[train], y[train], "train"),
         "digits-va": split(x[va], y[va], "in-domain"),
         "digits-te": split(x[te], y[te], "in-domain"),
         "digits-v2": split(v2, other.target[known], "covariate-shift"),
-        "digits-C": split(corrupted(x[te], 3, rng), np.tile(y[te], 3), "covariate-shift"),
-        "digits-R": split(np.concatenate([fonts, outlines(x[drawn])]), np.concatenate([font_labels, y[drawn]]), "covariate-shift"),
+        "digits-C": split(corrupted(x[te], 3, rng), np.tile(y[te], 3), "covariate-shift",
+                          np.tile(te, 3)),
+        "digits-R": split(np.concatenate([fonts, outlines(x[drawn])]),
+                          np.concatenate([font_labels, y[drawn]]), "covariate-shift",
+                          np.concatenate([typefaces, outlines_of])),
         "held-out": split(x[y >= 8], 8, "near-ood"),
-        "letters": split(typeset(LETTERS, 1, rng)[0], 8, "near-ood"),
-        **{name: split(images, 8, "far-ood") for name, images in far.items()},
+        "letters": split(letters, 8, "near-ood", characters),
+        **{name: split(images, 8, "far-ood", source)
+           for name, (images, source) in far_images().items()},
     }
 
 # %% ../nbs/20_bench_small.ipynb #390bd086
@@ -259,16 +282,26 @@ def fashion_benchmark() -> dict[str, Split]:
         "fashion-va": split(x[va], y[va], "in-domain"),
         "fashion-te": split(x_test[te], y_test[te], "in-domain"),
         "fashion-v2": split(coarse, y_test[few], "covariate-shift"),
-        "fashion-C": split(corrupted(x_test[few], 2, rng), np.tile(y_test[few], 2), "covariate-shift"),
+        "fashion-C": split(corrupted(x_test[few], 2, rng), np.tile(y_test[few], 2),
+                           "covariate-shift", np.tile(few, 2)),
         "fashion-R": split(outlines(x_test[few]), y_test[few], "covariate-shift"),
         "bags": split(x_test[y_test == 8], 8, "near-ood"),
         "boots": split(x_test[y_test == 9], 8, "near-ood"),
         "digits": split(mnist_data()[0].reshape(-1, 28, 28) / 255, 8, "far-ood"),
-        **{name: split(images, 8, "far-ood") for name, images in far_images().items() if name != "faces"},
+        **{name: split(images, 8, "far-ood", source)
+           for name, (images, source) in far_images().items() if name != "faces"},
     }
 
 # %% ../nbs/20_bench_small.ipynb #382521d2
 benchmarks: dict[str, Callable[[], dict[str, Split]]] = {"small": digits_benchmark, "fashion": fashion_benchmark}
+
+# %% ../nbs/20_bench_small.ipynb #d91283bf
+def evenly(
+    n: int,  # rows that there are
+    few: int,  # rows wanted
+) -> Tensor:  # row numbers, ascending; all if there are no more than `few`
+    "Rows at even distances, the first and the last among them"
+    return torch.from_numpy(np.linspace(0, n - 1, min(few, n)).round().astype(np.int64))
 
 # %% ../nbs/20_bench_small.ipynb #44bd61f8
 @functools.cache
@@ -277,21 +310,23 @@ def load_benchmark(
     limit: int | None = None,  # at most so many rows of each split, evenly spaced
 ) -> dict[str, Split]:  # "train" first, then va, te and the others in the order of the tables
     "A benchmark by its name"
-    if name not in benchmarks: raise ValueError(f"benchmark: found {name!r}, expected one of {', '.join(benchmarks)}")
+    if name not in benchmarks:
+        raise ValueError(f"benchmark: found {name!r}, expected one of {', '.join(benchmarks)}")
     def cut(s: Split) -> Split:
-        rows = torch.linspace(0, len(s.images) - 1, min(limit or len(s.images), len(s.images))).long()
-        return Split(s.images[rows], s.labels[rows], s.group)
+        rows = evenly(len(s.images), limit or len(s.images))
+        return Split(s.images[rows], s.labels[rows], s.group, s.source[rows])
     return {k: cut(s) for k, s in benchmarks[name]().items()}
 
 # %% ../nbs/20_bench_small.ipynb #629cced6
 def data_hash(
     splits: dict[str, Split],
 ) -> str:  # 16 hexadecimal digits
-    "A hash of images and labels, in 8 bits a pixel"
+    "A hash of images, in 8 bits a pixel, of labels and of sources"
     h = hashlib.sha256()
     for name, s in splits.items():
         h.update(name.encode())
-        h.update((s.images * 255).round().to(torch.uint8).numpy().tobytes() + s.labels.numpy().tobytes())
+        pixels = (s.images * 255).round().to(torch.uint8)
+        for x in (pixels, s.labels, s.source): h.update(x.numpy().tobytes())
     return h.hexdigest()[:16]
 
 # %% ../nbs/20_bench_small.ipynb #12a6f18f
@@ -303,7 +338,7 @@ def show_splits(
     colors = {"train": "0.5", "in-domain": "k", "covariate-shift": "#0072b2", "near-ood": "#b58900", "far-ood": "#d55e00"}
     fig, axs = plt.subplots(len(splits), 1, figsize=(columns * .42 + 1.4, len(splits) * .46), layout="constrained")
     for ax, (name, s) in zip(axs, splits.items()):
-        rows = torch.linspace(0, len(s.images) - 1, columns).long()
+        rows = evenly(len(s.images), columns)
         ax.imshow(torch.cat([torch.nn.functional.pad(i, (1, 1), value=1) for i in s.images[rows]], 1), cmap="gray", vmin=0, vmax=1)
         ax.set_ylabel(f"{name}\n{len(s.images):,}", rotation=0, ha="right", va="center", color=colors[s.group], fontsize=8)
         ax.set(xticks=[], yticks=[])

@@ -4,19 +4,21 @@
 
 # %% auto #0
 __all__ = ['SCORERS', 'Measured', 'check_name', 'check_count', 'check_network', 'Config', 'resample_weights', 'resampled',
-           'measure', 'ood_metrics', 'fit_methods', 'change', 'evaluate', 'versions', 'code_hash', 'check_code',
-           'imagenet_lists', 'lists_hash', 'describe', 'trained', 'run_outputs', 'Shards', 'imagenet_outputs',
-           'write_records', 'read_records', 'run', 'finished']
+           'standard_error', 'interval', 'measure', 'ood_metrics', 'fit_methods', 'change', 'check_sources', 'evaluate',
+           'pooled', 'versions', 'code_hash', 'check_code', 'imagenet_lists', 'lists_hash', 'describe', 'trained',
+           'run_outputs', 'Shards', 'imagenet_outputs', 'write_records', 'read_records', 'run', 'finished']
 
 # %% ../nbs/30_experiment.ipynb #9c41271c
 import hashlib
 import importlib.metadata
 import importlib.util
 import json
+import math
 import os
 import platform
 import warnings
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -25,6 +27,7 @@ from typing import Any
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import torch
+from scipy.special import stdtrit  # type: ignore[import-untyped]
 from torch import Tensor
 
 from .backbones import Backbone, find_weights, load_pretrained, make_backbone, one_thread, recipes, train_backbone, weights_hash
@@ -32,6 +35,7 @@ from .bench_imagenet import IMAGENET, load_list
 from .bench_small import Split, benchmarks, data_hash, load_benchmark
 from .core import ArrayLike, Outputs, in_domain_labels
 from .features import ImageFiles, cached, extract, extract_files, list_hash, load_shards, mended
+from .features import load_tensors, save_tensors
 from .metrics import aupr, auroc, check_probs, confidence_bins, ece, err, fpr_at_tpr, nll
 from .reject import Calibrator, RejectOrClassify
 from .scorers import make_scorer
@@ -101,12 +105,16 @@ class Config:
 
 # %% ../nbs/30_experiment.ipynb #bb86e56c
 def resample_weights(
-    n: int,  # rows
+    sources: ArrayLike | int,  # (n,) the source of each row; or n, if each row has its own
     resamples: int,
     seed: int = 0,
 ) -> np.ndarray:  # (resamples, n): how often each row is drawn
-    "Counts of rows drawn with replacement"
-    return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), resamples).astype(np.float32)
+    "Counts of rows whose sources are drawn with replacement"
+    if isinstance(sources, int | np.integer): sources = np.arange(sources)
+    names, rows = np.unique(np.asarray(sources), return_inverse=True)
+    g = len(names)
+    drawn = np.random.default_rng(seed).multinomial(g, np.full(g, 1 / g), resamples)
+    return drawn.astype(np.float32)[:, rows]
 
 # %% ../nbs/30_experiment.ipynb #d39fcf9b
 def resampled(
@@ -120,7 +128,28 @@ def resampled(
     right = (prediction == y).numpy()
     gaps = np.zeros((len(p), 15), np.float32)
     gaps[np.arange(len(p)), confidence_bins(confidence)[1]] = confidence.numpy() - right
-    return dict(err=weights @ (~right).astype(np.float32) / len(p), ece=np.abs(weights @ gaps).sum(1) / len(p))
+    drawn = weights.sum(1)
+    wrong = weights @ (~right).astype(np.float32)
+    return dict(err=wrong / drawn, ece=np.abs(weights @ gaps).sum(1) / drawn)
+
+# %% ../nbs/30_experiment.ipynb #seco0001
+def standard_error(
+    draws: np.ndarray,  # (resamples,) a metric, or a change of one
+    sources: int,  # that were resampled
+) -> float:  # infinite for a single source
+    "The standard error of a metric, from its resamples"
+    if sources < 2: return math.inf
+    return float(draws.std(ddof=1, dtype=np.float64)) * math.sqrt(sources / (sources - 1))
+
+# %% ../nbs/30_experiment.ipynb #seco0002
+def interval(
+    value: float,  # a metric between 0 and 1
+    se: float,
+    sources: int,
+) -> tuple[float, float]:
+    "A metric's 95 % interval, by Student's t"
+    half = float(stdtrit(sources - 1, 0.975)) * se if sources > 1 else math.inf
+    return max(0.0, value - half), min(1.0, value + half)
 
 # %% ../nbs/30_experiment.ipynb #664fb3e2
 def measure(
@@ -128,13 +157,18 @@ def measure(
     x: Outputs,
     u: Tensor,  # (n,) its scores
     weights: np.ndarray,  # (resamples, n)
+    sources: int,  # that the weights resample
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:  # the metrics, and err and ece of every resample
     "The metrics of one method on one data set"
     p, y = model.predict_proba(x, u), x.labels
     draws = resampled(p, y, weights)
-    row = dict(n=len(x), err=err(p, y), ece=ece(p, y), ece_torchmetrics=ece(p, y, closed=False),
-        nll=nll(model.predict_log_proba(x, u), y, log=True), nll_floored=nll(p, y, floor=1e-6), abstain=(p.argmax(1) == x.n_classes).double().mean().item())
-    for metric, values in draws.items(): row[f"{metric}_low"], row[f"{metric}_high"] = np.quantile(values, [0.025, 0.975])
+    row = dict(n=len(x), sources=sources, err=err(p, y), ece=ece(p, y),
+        ece_torchmetrics=ece(p, y, closed=False),
+        nll=nll(model.predict_log_proba(x, u), y, log=True), nll_floored=nll(p, y, floor=1e-6),
+        abstain=(p.argmax(1) == x.n_classes).double().mean().item())
+    for m, d in draws.items():
+        ends = interval(row[m], standard_error(d, sources), sources)
+        row[f"{m}_low"], row[f"{m}_high"] = ends
     return row, draws
 
 # %% ../nbs/30_experiment.ipynb #45cf0b5d
@@ -179,13 +213,29 @@ Measured = tuple[dict[str, float], dict[str, np.ndarray]]  # what `measure` retu
 def change(
     method: Measured,
     rc: Measured,
-) -> dict[str, float]:
-    "The change from RC to a method, and its paired standard error"
-    out = {}
+    sources: int,  # that the resamples draw
+) -> Measured:  # each change with its paired standard error, and each change in every resample
+    "The change from RC to a method"
+    row: dict[str, float] = {}
+    draws: dict[str, np.ndarray] = {}
     for m in ("err", "ece"):
-        out[f"{m}_change"] = method[0][m] - rc[0][m]
-        out[f"{m}_change_se"] = float((method[1][m] - rc[1][m]).std(ddof=1))
-    return out
+        name = f"{m}_change"
+        row[name], draws[name] = method[0][m] - rc[0][m], method[1][m] - rc[1][m]
+        row[f"{name}_se"] = standard_error(draws[name], sources)
+    return row, draws
+
+# %% ../nbs/30_experiment.ipynb #chksrc01
+def check_sources(
+    source: ArrayLike | None,  # (n,) the source of each row, or None
+    name: str,  # the data set, for the error
+    n: int,  # its rows
+) -> np.ndarray:  # (n,); each row's own number for None
+    "The source of every row"
+    found = np.arange(n) if source is None else np.asarray(source)
+    if found.shape != (n,):
+        expected = f"a source for each of its {n} rows"
+        raise ValueError(f"sources: found shape {found.shape} for {name}, expected {expected}")
+    return found
 
 # %% ../nbs/30_experiment.ipynb #f3055adf
 def evaluate(
@@ -194,6 +244,8 @@ def evaluate(
     head: tuple[Tensor, Tensor],  # the network's last layer
     alpha: float = 0.95,
     resamples: int = 1000,
+    sources: Mapping[str, ArrayLike] | None = None,  # data set -> (n,) sources, if shared
+    draws: dict[str, np.ndarray] | None = None,  # filled with the changes in all resamples
 ) -> pd.DataFrame:  # one row for each (data set, scorer, method)
     "Fit on va, measure everywhere"
     va = outputs[next(iter(outputs))]
@@ -203,14 +255,38 @@ def evaluate(
     rows, u_in = [], {}  # scores of the latest in-domain data set: te, once it has been seen
     for name in outputs:
         x, group = outputs[name], groups[name]
-        weights = resample_weights(len(x), resamples)
+        source = check_sources((sources or {}).get(name), name, len(x))
+        weights, g = resample_weights(source, resamples), len(np.unique(source))
         for scorer, methods in fitted.items():
             u = methods["rc"].scorer.score(x)
             if group == "in-domain": u_in[scorer] = u
-            measured = {m: measure(model, x, u, weights) for m, model in methods.items()}
+            measured = {m: measure(model, x, u, weights, g) for m, model in methods.items()}
             common: dict[str, Any] = dict(dataset=name, group=group, scorer=scorer) | ood_metrics(u_in[scorer], u, group)
-            rows += [common | dict(method=m) | row | ({} if m == "rc" else change((row, draws), measured["rc"])) for m, (row, draws) in measured.items()]
+            for m, (row, _) in measured.items():
+                changed: Measured = ({}, {})
+                if m != "rc": changed = change(measured[m], measured["rc"], g)
+                rows.append(common | dict(method=m) | row | changed[0])
+                if draws is None: continue
+                draws |= {f"{name}/{scorer}/{m}/{k}": d for k, d in changed[1].items()}
     return pd.DataFrame(rows)
+
+# %% ../nbs/30_experiment.ipynb #poolco01
+def pooled(
+    runs: Sequence[tuple[pd.DataFrame, Mapping[str, np.ndarray]]],  # each seed's records, draws
+) -> pd.DataFrame:  # all records, with err_change_se_joint, ece_change_se_joint and seeds
+    "Records of several seeds, with the standard error of each change averaged over them"
+    records, found = pd.concat([r for r, _ in runs], ignore_index=True), defaultdict(list)
+    for r, draws in runs:
+        net = (r["benchmark"].iloc[0], r["backbone"].iloc[0])
+        for key, d in draws.items(): found[net, key].append(d)
+    def of(r: Any, m: str) -> list[np.ndarray]:
+        key = f"{r.dataset}/{r.scorer}/{r.method}/{m}_change"
+        return found[(r.benchmark, r.backbone), key]
+    def joint(r: Any, m: str) -> float:
+        return standard_error(np.mean(of(r, m), 0), r.sources) if of(r, m) else math.nan
+    rows = list(records.itertuples())
+    for m in ("err", "ece"): records[f"{m}_change_se_joint"] = [joint(r, m) for r in rows]
+    return records.assign(seeds=[len(of(r, "err")) or None for r in rows])
 
 # %% ../nbs/30_experiment.ipynb #f45823b0
 def versions(
@@ -376,14 +452,25 @@ def run(
     "The whole protocol for one backbone and one seed"
     folder = None if folder is None else Path(folder)
     imagenet = config.benchmark == "imagenet"
-    if imagenet and folder is None: raise ValueError("folder: found None, expected a folder for the outputs, which are too many to hold")
+    if imagenet and folder is None:
+        expected = "expected a folder for the outputs, which are too many to hold"
+        raise ValueError(f"folder: found None, {expected}")
+    about = describe(config)  # before anything is read: what changes meanwhile outdates the run
     outputs, head = imagenet_outputs(config, folder) if imagenet and folder else run_outputs(config, folder)
     splits: Mapping[str, Any] = IMAGENET if imagenet else load_benchmark(config.benchmark, config.limit)
-    with nullcontext() if imagenet else one_thread(): records = evaluate(outputs, {k: splits[k].group for k in outputs}, head, config.alpha, config.resamples)
+    groups = {k: splits[k].group for k in outputs}
+    sources = None if imagenet else {k: splits[k].source for k in outputs}
+    draws: dict[str, np.ndarray] = {}
+    with nullcontext() if imagenet else one_thread():
+        options = (config.alpha, config.resamples, sources, draws)
+        records = evaluate(outputs, groups, head, *options)
     for i, name in enumerate(("benchmark", "backbone", "seed")): records.insert(i, name, getattr(config, name))
     if folder is not None:
+        tensors = {k: torch.from_numpy(d) for k, d in draws.items()}
+        save_tensors(folder / "draws.safetensors", tensors, about)
         write_records(records, folder / "records.csv")
-        (folder / "about.json").write_text(json.dumps(describe(config), indent=1))  # last: its presence says that the records are whole
+        # last: its presence says that the records are whole
+        (folder / "about.json").write_text(json.dumps(about, indent=1))
     return records
 
 # %% ../nbs/30_experiment.ipynb #85d482f6
@@ -391,10 +478,11 @@ def finished(
     config: Config,
     folder: Path,
 ) -> bool:
-    "Does `folder` hold the records of just this configuration, data, code and versions?"
-    about = folder / "about.json"
-    if not about.exists() or not (folder / "records.csv").exists(): return False
-    if about.read_text() != json.dumps(describe(config), indent=1): return False
+    "Does `folder` hold records and draws of just this configuration, data, code and versions?"
+    path, about = folder / "about.json", describe(config)
+    if not (path.exists() and path.read_text() == json.dumps(about, indent=1)): return False
+    if not (folder / "records.csv").exists(): return False
+    if load_tensors(folder / "draws.safetensors", about) is None: return False
     if not config.skip_bad: return True
     for name, images in imagenet_lists(config).items():  # an image left out may be back
         shards = (folder / "outputs" / name).glob("*.safetensors")

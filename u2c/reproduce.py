@@ -23,7 +23,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -31,6 +31,7 @@ from threading import Event, current_thread, main_thread
 from types import FrameType
 from typing import IO, Any, cast
 
+import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import psutil  # type: ignore[import-untyped]
 from matplotlib.figure import Figure
@@ -41,10 +42,12 @@ from .bench_imagenet import IMAGENET
 from .bench_small import benchmarks, load_benchmark
 from .core import Outputs, in_domain_labels
 from .experiment import Config, check_count, code_hash, describe, finished, fit_methods
-from .experiment import imagenet_outputs, read_records, run_outputs, write_records
+from .experiment import imagenet_outputs, pooled, read_records, run_outputs, write_records
+from .features import load_tensors
 from .figures import figure_1, figure_calibration
 from .reject import Calibrator
 from .tables import beside, beside_html, beside_text, closeness_text, paper_cells, pattern, record_cells, to_html, to_latex, to_markdown, to_text
+from .tables import INK_LEGEND, LEGEND, latex_escape
 from .temperature import fit_temperature
 from .unified import U2C
 
@@ -214,11 +217,19 @@ def collect(
     out: Path,
 ) -> pd.DataFrame:  # the records of all finished runs, also in `out`/records.csv
     "Put the records of all runs together; the file keeps its date if nothing is new"
-    paths = [p for c in configs if (p := job_folder(out, c) / "records.csv").exists() and finished(c, job_folder(out, c))]
-    if not paths: raise NotebookFailed(f"no run has finished, so there are no records in {out}")
-    records, path = pd.concat([read_records(p) for p in paths], ignore_index=True), out / "records.csv"
-    if not (path.exists() and records.equals(read_records(path))): write_records(records, path)
-    return records
+    if len({replace(c, backbone=configs[0].backbone, seed=0) for c in configs}) > 1:
+        expected = "runs that differ in backbone and seed alone"
+        raise ValueError(f"configs: found several settings, expected {expected}")
+    done = [(c, folder) for c in configs if finished(c, folder := job_folder(out, c))]
+    if not done: raise NotebookFailed(f"no run has finished, so there are no records in {out}")
+    def read(config: Config, folder: Path) -> tuple[pd.DataFrame, dict[str, np.ndarray]]:
+        draws = load_tensors(folder / "draws.safetensors", describe(config)) or {}
+        return read_records(folder / "records.csv"), {k: d.numpy() for k, d in draws.items()}
+    path, new = out / "records.csv", out / "records.new.csv"
+    write_records(pooled([read(*run) for run in done]), new)
+    if path.exists() and path.read_bytes() == new.read_bytes(): new.unlink()
+    else: os.replace(new, path)
+    return read_records(path)
 
 # %% ../nbs/33_reproduce.ipynb #d490c87a
 def caption(
@@ -229,7 +240,9 @@ def caption(
     "What a table of records shows"
     seeds = records[records["backbone"] == backbone]["seed"].nunique()
     link = {"u2c": "U2C", "u2c_linear": "linear U2C"}[method]
-    return f"{backbone}, {seeds} training seed{'s' * (seeds > 1)}: RC and, in parentheses, the change by {link} with its standard error, in percent."
+    luck = "test data and training" if seeds > 1 else "test data"
+    return (f"{backbone}, {seeds} training seed{'s' * (seeds > 1)}: RC and, in parentheses, "
+            f"the change by {link} with its standard error over {luck}, in percent.")
 
 # %% ../nbs/33_reproduce.ipynb #e860d42d
 PAPER_TABLES = {("resnet50", "u2c"): "main", ("resnet50", "u2c_linear"): "linear", ("resnet152", "u2c"): "resnet152", ("vit_b_16", "u2c"): "vit"}
@@ -253,7 +266,10 @@ def write_tables(
     for backbone in records["backbone"].unique():
         for method in ("u2c", "u2c_linear"):
             cells, title = record_cells(records, backbone, method), caption(records, backbone, method)
-            formats = {"html": to_html(cells, title), "md": f"{title}\n\n{to_markdown(cells)}", "tex": to_latex(cells, title, f"tab:{file_name(backbone)}-{method}"), "txt": f"{title}\n\n{to_text(cells)}"}
+            below, label = f"{latex_escape(title)} {INK_LEGEND}", f"tab:{file_name(backbone)}-{method}"
+            formats = {"html": to_html(cells, title), "tex": to_latex(cells, below, label),
+                       "md": f"{title}\n\n{to_markdown(cells)}\n\n{LEGEND}",
+                       "txt": f"{title}\n\n{to_text(cells)}"}
             for end, text in formats.items():
                 written.append(folder / f"{file_name(backbone)}-{method}.{end}")
                 written[-1].write_text(text + "\n", encoding="utf-8")
