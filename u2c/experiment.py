@@ -292,8 +292,11 @@ def pooled(
 def versions(
     *names: str,  # of packages; all that matter if none is named
 ) -> dict[str, str]:
-    "The packages whose arithmetic a result rests on"
-    found = {} if names else {"python": platform.python_version()}
+    "The packages whose arithmetic a result rests on, and the processor's instructions"
+    found: dict[str, str] = {}
+    if not names:
+        instructions = torch.backends.cpu.get_cpu_capability()
+        found = {"python": platform.python_version(), "instructions": instructions}
     known = (
         "u2c", "torch", "torchvision", "timm", "pillow", "numpy",
         "faiss-gpu", "faiss-cpu", "scikit-image", "mlxtend")
