@@ -51,7 +51,10 @@ def wait_until(condition, process: subprocess.Popen) -> None:
 
 def started(out: Path) -> tuple[subprocess.Popen, list[psutil.Process]]:
     "The command at work, and all that it started: papermill and its kernel."
-    process = subprocess.Popen(command(out), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    def heed_signals() -> None:  # what a background job or nohup has made it ignore
+        for name in ("SIGTERM", "SIGINT", "SIGHUP"): signal.signal(getattr(signal, name), signal.SIG_DFL)
+
+    process = subprocess.Popen(command(out), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=heed_signals)
     family = psutil.Process(process.pid)
     kernel = lambda: any(any("ipykernel" in word for word in p.cmdline()) for p in family.children(recursive=True) if p.status() != "zombie")
     wait_until(lambda: kernel() and list(out.glob("*/*.partial.ipynb")), process)
