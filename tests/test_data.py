@@ -1,6 +1,7 @@
 "What decides a result is noticed when it changes: images, weights, packages; odd lists and odd images are read or refused by name."
 import importlib.metadata
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -35,17 +36,18 @@ def as_finished(config: Config, folder: Path) -> Path:
     "A folder that looks as `run` leaves it"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "records.csv").write_text("")
+    features.save_tensors(folder / "draws.safetensors", {"x": torch.zeros(1)}, describe(config))
     (folder / "about.json").write_text(json.dumps(describe(config), indent=1))
     assert finished(config, folder)
     return folder
 
 
 def logits(folder: Path) -> dict[str, torch.Tensor]:
-    return {p.parent.name: load_file(p)["logits"] for p in folder.rglob("*.safetensors")}
+    return {p.parent.name: load_file(p)["logits"] for p in folder.rglob("shard*.safetensors")}
 
 
 def dates(folder: Path) -> dict[Path, int]:
-    return {p: p.stat().st_mtime_ns for p in folder.rglob("*.safetensors")}
+    return {p: p.stat().st_mtime_ns for p in folder.rglob("shard*.safetensors")}
 
 
 def test_the_same_names_in_another_folder_are_other_images(tmp_path):
@@ -59,6 +61,39 @@ def test_the_same_names_in_another_folder_are_other_images(tmp_path):
     after, fresh = logits(tmp_path / "out"), logits(tmp_path / "fresh")
     assert len(fresh) == 2
     for name in fresh: assert torch.equal(after[name], fresh[name]) and not torch.equal(after[name], before[name])
+
+
+@pytest.mark.parametrize("change", ["size", "time"])
+def test_an_image_is_known_by_its_size_and_by_its_time(change, tmp_path):
+    image = next(small_tree(tmp_path / "data").rglob("*.jpg"))
+    config, stat = settings(tmp_path / "data"), image.stat()
+    before = describe(config)["data"]
+    if change == "size":
+        image.write_bytes(image.read_bytes() + b"\0")
+        os.utime(image, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    else: os.utime(image, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    assert describe(config)["data"] != before
+
+
+def test_outputs_know_the_instructions_and_the_device_that_made_them(tmp_path, monkeypatch):
+    config = settings(small_tree(tmp_path / "data"))
+    imagenet_outputs(config, tmp_path / "out")
+    before, about = dates(tmp_path / "out"), describe(config)
+    assert about["device"] == "cpu" and about["versions"]["instructions"] == torch.backends.cpu.get_cpu_capability()
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "OTHER")
+    assert describe(config) != about
+    imagenet_outputs(config, tmp_path / "out")
+    assert not set(dates(tmp_path / "out").values()) & set(before.values())
+
+
+def test_an_image_that_is_twice_in_a_list_does_not_get_into_both_halves(tmp_path):
+    lists = example_tree(tmp_path, n=4)
+    whole = [(lists / IMAGENET[name].file) for name in ("ImageNet-va", "ImageNet-te")]
+    line = whole[0].read_text().splitlines()[0]
+    (lists / "val_imagenet.txt").write_text(f"{line}\n{line}\n")
+    (lists / "test_imagenet.txt").write_text(whole[1].read_text())
+    for path in whole: path.unlink()
+    with pytest.raises(ValueError, match=line.split()[0]): load_list("ImageNet-va", tmp_path, lists)
 
 
 def test_a_moved_folder_keeps_its_outputs(tmp_path):

@@ -87,11 +87,13 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path):
     assert "digits-te" in done.stdout and not list(tmp_path.rglob("*.partial*"))
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
-def test_stopped_it_leaves_no_process_and_no_half_notebook(name, tmp_path):
+@pytest.mark.parametrize("names", ["SIGTERM", "SIGINT", "SIGHUP", "SIGTERM SIGHUP", "SIGINT SIGINT SIGINT"])
+def test_stopped_it_leaves_no_process_and_no_half_notebook(names, tmp_path):
     process, family = started(tmp_path)
     try:
-        process.send_signal(getattr(signal, name))
+        for name in names.split():
+            process.send_signal(getattr(signal, name))
+            time.sleep(0.01)
         _, said = process.communicate(timeout=60)
         assert not alive(family)
     finally: end([*family, psutil.Process(process.pid)] if process.poll() is None else family)
@@ -180,8 +182,10 @@ WRONG = [
     ({"benchmark": "cifar"}, "invalid choice: 'cifar'"),
     ({"backbones": ""}, "backbone: found '', expected one of"),
     ({"backbones": "resnet_small, resnet_small"}, "backbones: found 'resnet_small' twice, expected different ones"),
-    ({"limit": 0}, "limit: found 0, expected 1 or more"),
-    ({"limit": -5}, "limit: found -5, expected 1 or more"),
+    ({"limit": 0}, "limit: found 0, expected 20 or more"),
+    ({"limit": -5}, "limit: found -5, expected 20 or more"),
+    ({"data": "."}, "data: found for small, expected for imagenet alone"),
+    (IMAGENET | {"backbones": "resnet50,resnet152", "weights": __file__}, "weights: found one file for 2 backbones, expected one backbone"),
     ({"epochs": 0}, "epochs: found 0, expected 1 or more"),
     ({"seeds": 0}, "seeds: found 0, expected 1 or more"),
     ({"jobs": 0}, "jobs: found 0, expected 1 or more"),

@@ -206,7 +206,7 @@ def main() -> None:
     command.add_argument("--read", action="store_true", help="decode every image, too (slow)")
     args = parser.parse_args()
     table = check(args.data, args.lists, args.read)
-    print(table.to_string(index=False, na_rep="-"))
+    print(table.astype(object).fillna("-").to_string(index=False))
     sys.exit(0 if (table["problem"] == "").all() else 1)
 
 # %% ../nbs/21_bench_imagenet.ipynb #01af55f1

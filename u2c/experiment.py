@@ -96,7 +96,11 @@ class Config:
         elif not self.data:
             raise ValueError("data: found None, expected the folder with ImageNet's images")
         else: check_network(self.backbone, self.weights)
-        for name, least in {"seed": 0, "resamples": 2, "limit": 1, "epochs": 1}.items():
+        else_none = ("data", "lists", "weights", "float16", "skip_bad")
+        given = [name for name in else_none if getattr(self, name) and self.benchmark != "imagenet"]
+        if given: raise ValueError(f"{given[0]}: found for {self.benchmark}, expected for imagenet alone")
+        # ten neighbours, and a threshold above 95 of 100 rows, need twenty
+        for name, least in {"seed": 0, "resamples": 2, "limit": 20, "epochs": 1}.items():
             value = getattr(self, name)
             if value is None and name in ("limit", "epochs"): continue
             check_count(name, value, least)
@@ -289,18 +293,14 @@ def pooled(
     return records.assign(seeds=[len(of(r, "err")) or None for r in rows])
 
 # %% ../nbs/30_experiment.ipynb #f45823b0
-def versions(
-    *names: str,  # of packages; all that matter if none is named
-) -> dict[str, str]:
+def versions() -> dict[str, str]:
     "The packages whose arithmetic a result rests on, and the processor's instructions"
-    found: dict[str, str] = {}
-    if not names:
-        instructions = torch.backends.cpu.get_cpu_capability()
-        found = {"python": platform.python_version(), "instructions": instructions}
+    instructions = torch.backends.cpu.get_cpu_capability()
+    found = {"python": platform.python_version(), "instructions": instructions}
     known = (
-        "u2c", "torch", "torchvision", "timm", "pillow", "numpy",
+        "u2c", "torch", "torchvision", "timm", "pillow", "numpy", "scipy", "pandas",
         "faiss-gpu", "faiss-cpu", "scikit-image", "mlxtend")
-    for name in names or known:
+    for name in known:
         try: found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError: pass
     return found
@@ -357,6 +357,7 @@ def describe(
     if config.benchmark == "imagenet":
         about["data"] = lists_hash(imagenet_lists(config))
         about["weights"] = weights_hash(config.backbone, config.weights)
+        about["device"] = "cuda" if torch.cuda.is_available() else "cpu"
     else: about["data"] = data_hash(load_benchmark(config.benchmark, config.limit))
     return about | {"versions": versions(), "code": code_hash(*modules)}
 
@@ -418,8 +419,10 @@ def imagenet_outputs(
     lists = imagenet_lists(config)
     absent = [k for k in IMAGENET if k not in lists]
     if absent: print(f"not there, and left out: {', '.join(absent)}")
-    packages = versions("torch", "torchvision", "timm", "pillow")
-    made_with = {"versions": packages, "code": code_hash("backbones", "features")}
+    names = ("instructions", "torch", "torchvision", "timm", "pillow")
+    made_with = {
+        "versions": {k: v for k, v in versions().items() if k in names},
+        "device": device.type, "code": code_hash("backbones", "features")}
     paths = {}
     for name, images in lists.items():
         full = name == "ImageNet-va" or not config.float16  # everything is fitted on va
@@ -486,7 +489,7 @@ def finished(
     if not (path.exists() and path.read_text() == json.dumps(about, indent=1)): return False
     if not (folder / "records.csv").exists(): return False
     if load_tensors(folder / "draws.safetensors", about) is None: return False
-    if not config.skip_bad: return True
+    if config.benchmark != "imagenet" or not config.skip_bad: return True
     for name, images in imagenet_lists(config).items():  # an image left out may be back
         shards = (folder / "outputs" / name).glob("*.safetensors")
         if any(mended(images, path) for path in shards): return False

@@ -377,6 +377,9 @@ def make_report(
     config = next(c for c in configs if finished(c, job_folder(out, c)))
     if reported(config, out): return {}
     threads = None if config.benchmark == "imagenet" else 1
+    with suppress(FileNotFoundError, ValueError):  # what an earlier report wrote, this one may not
+        for name in json.loads((out / "report.json").read_text()).get("files", []):
+            (out / name).unlink(missing_ok=True)
     (out / "report.json").unlink(missing_ok=True)
     parameters = asdict(config) | {"folder": str(out)}
     task = partial(execute, "report", out / "report.ipynb", parameters, threads)
@@ -437,16 +440,19 @@ def remove_leftovers(
 # %% ../nbs/33_reproduce.ipynb #d20f9b68
 @contextmanager
 def stoppable() -> Iterator[None]:
-    "Within, SIGTERM and SIGHUP raise KeyboardInterrupt"
-    def stop(number: int, frame: FrameType | None) -> None: raise KeyboardInterrupt
-    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    signals = [signal.Signals[name] for name in names]
-    plain = [s for s in signals if signal.getsignal(s) is signal.SIG_DFL]
-    if current_thread() is not main_thread(): plain = []  # signals are the main thread's
-    for s in plain: signal.signal(s, stop)
+    "Within, the first of SIGINT, SIGTERM and SIGHUP raises KeyboardInterrupt; more are ignored"
+    def stop(number: int, frame: FrameType | None) -> None:
+        for s in before: signal.signal(s, signal.SIG_IGN)  # the children are being ended already
+        raise KeyboardInterrupt
+    names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    found = {s: signal.getsignal(s) for s in (signal.Signals[name] for name in names)}
+    usual = (signal.SIG_DFL, signal.default_int_handler)
+    before = {s: handler for s, handler in found.items() if handler in usual}
+    if current_thread() is not main_thread(): before = {}  # signals are the main thread's
+    for s in before: signal.signal(s, stop)
     try: yield
     finally:
-        for s in plain: signal.signal(s, signal.SIG_DFL)
+        for s, handler in before.items(): signal.signal(s, handler)
 
 # %% ../nbs/33_reproduce.ipynb #f16d2c8b
 def configurations(
@@ -459,6 +465,8 @@ def configurations(
     every = ["resnet50", "resnet152", "vit_b_16"] if benchmark == "imagenet" else list(recipes)
     names = every if backbones is None else backbones
     if not names: raise ValueError("backbones: found none, expected one or more")
+    if options.get("weights") and len(names) > 1:
+        raise ValueError(f"weights: found one file for {len(names)} backbones, expected one backbone")
     for i, name in enumerate(names):
         if file_name(name) in map(file_name, names[:i]):  # two jobs in one folder
             raise ValueError(f"backbones: found {name!r} twice, expected different ones")
