@@ -237,10 +237,10 @@ def test_search_finds(tab, url, builder):
         results = tab.locator("#search-results li a")
     else:
         tab.locator("#quarto-search .aa-Input").press_sequentially("temperature")
-        results = tab.locator("#quarto-search-results .search-result-title")
+        results = tab.locator("#quarto-search-results a.search-result-link")
     results.first.wait_for()
-    found = results.all_inner_texts()
-    assert "Temperature" in found, found
+    found = [urlparse(a.get_attribute("href")).path for a in results.all()]
+    assert [path for path in found if path.endswith("temperature.html")], found
     excerpts = tab.locator("#search-results .context, #quarto-search-results .search-result-text").all()
     assert not [e for e in excerpts if e.is_visible()], "excerpts show formulas as they are written"
     assert tab.faults == []
@@ -478,6 +478,26 @@ def test_html_as_markdown(text, expected):
 ])  # fmt: skip
 def test_pictures_without_captions(text, expected):
     assert pages.plain_pictures(text) == expected
+
+
+def test_a_notebook_for_quarto():
+    picture = "![A dot.](a.png)"
+    outputs = [
+        nbformat.v4.new_output("stream", text="<b>printed</b>"),
+        nbformat.v4.new_output("display_data", {"text/plain": "p", "text/html": "<b>h</b>"}),
+        nbformat.v4.new_output("execute_result", {"text/plain": "p", "text/markdown": "*m*"}),
+        nbformat.v4.new_output("display_data", {"text/plain": "p", "image/png": "AAAA"}),
+    ]
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(picture), nbformat.v4.new_code_cell("show()", outputs=outputs)])
+    pages.for_quarto(nb)
+    text, code = nb.cells
+    assert (text.source, code.source) == (f"{picture}<!-- -->", "show()")
+    assert code.outputs[0].text == "<b>printed</b>"
+    assert [o.data for o in code.outputs[1:]] == [
+        {"text/plain": "p", "text/markdown": ["```{=html}\n<b>h</b>\n```"]},
+        {"text/plain": "p", "text/markdown": "*m*"},
+        {"text/plain": "p", "image/png": "AAAA"},
+    ]
 
 
 def kinds(notebook: dict) -> list[set[str]]:
