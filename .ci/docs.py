@@ -19,7 +19,7 @@ from nbdev.config import get_config
 from nbdev.processors import FilterDefaults
 
 sys.path.insert(0, str(Path(__file__).parent))
-from pages import Page, headings, notebooks, page_of, source_faults, to_sphinx  # noqa: E402
+from pages import Page, described, exported, notebooks, page_of, source_faults, to_sphinx  # noqa: E402
 
 EXTENSIONS = ["myst_nb", "sphinx_copybutton", "sphinx_design"]
 
@@ -59,10 +59,17 @@ def bibliography(quarto: dict, nbs: Path) -> tuple[list[str], frozenset[str]]:
 # ---- from notebooks to Sphinx's source ----
 
 
+class Filter(FilterDefaults):
+    "nbdev's processors and those of settings.ini, without what Quarto alone needs."
+
+    def xtra_procs(self) -> list:
+        return [described if proc is exported else proc for proc in super().xtra_procs()]
+
+
 def process(path: Path) -> dict:
     "A notebook as nbdev prepares it for a site; no cell is run."
     nb = read_nb(path)
-    FilterDefaults()(nb)
+    Filter()(nb)
     return nb2dict(nb)
 
 
@@ -78,14 +85,11 @@ def check_sources(nbs: Path, names: list[str]) -> list[str]:
 
 def write_source(nbs: Path, names: list[str], quarto: dict, src: Path) -> list[str]:
     "Sphinx's source folder: a translated notebook to a page, other files as they are. Returns the references' files."
-    cfg = get_config()
     files, keys = bibliography(quarto, nbs)
-    processed = {name: process(nbs / name) for name in names}
-    anchors = {page_of(name): headings(nb) for name, nb in processed.items()}
     trees = toctrees(sidebar(quarto["website"]["sidebar"]["contents"]))
-    for name, nb in processed.items():
-        page = Page(name, cfg.doc_host + cfg.doc_baseurl.rstrip("/"), keys, anchors)
-        out = to_sphinx(nb, page)
+    for name in names:
+        page = Page(name, keys)
+        out = to_sphinx(process(nbs / name), page)
         if page.name == "index":
             out["cells"].append({"cell_type": "markdown", "id": "contents", "metadata": {}, "source": "\n\n".join(trees)})
         target = src / f"{page.name}.ipynb"
@@ -118,6 +122,7 @@ def settings(quarto: dict, files: list[str], static: Path) -> dict:
         "mathjax_path": "tex-svg.js",  # all of MathJax in one file, which fetches no fonts
         "mathjax3_config": {"svg": {"fontCache": "none"}, "options": {"enableMenu": False}, "chtml": {}},
         "html_static_path": [str(static)], "html_css_files": styles(quarto),
+        **({"html_favicon": str(get_config().nbs_path / site["favicon"])} if "favicon" in site else {}),
         "html_theme": "sphinx_book_theme", "html_context": {"default_mode": "auto"}, "html_show_sourcelink": False,
         "html_show_search_summary": False,  # excerpts would show formulas as they are written
         "html_copy_source": False,
@@ -157,8 +162,8 @@ LEAKS = re.compile(
 
 def visible_text(soup: BeautifulSoup) -> str:
     "What a reader sees of a page's article, without code and formulas."
-    article = BeautifulSoup(str(soup.find("article") or soup.body or soup), "html.parser")
-    for tag in article.select("pre, code, script, style, .math, mjx-container"):
+    article = BeautifulSoup(str(soup.find("article") or soup.find("main") or soup.body or soup), "html.parser")
+    for tag in article.select("pre, code, script, style, .math, math, mjx-container"):
         tag.decompose()
     return article.get_text("\n")
 

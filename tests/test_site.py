@@ -1,4 +1,4 @@
-"The site: built once, every page opened in a browser with no way out; and the builder's own checks."
+"The site: built once by each builder at hand, every page opened in a browser with no way out; and the builder's own checks."
 import functools
 import http.server
 import importlib
@@ -30,7 +30,8 @@ def hrefs(items):
         yield from [i] if isinstance(i, str) else hrefs(i["contents"]) if "contents" in i else [i["href"]]
 
 
-SIDEBAR = list(hrefs(yaml.safe_load((root / "_quarto.yml").read_text())["website"]["sidebar"]["contents"]))
+WEBSITE = yaml.safe_load((root / "_quarto.yml").read_text())["website"]
+SIDEBAR = list(hrefs(WEBSITE["sidebar"]["contents"]))
 
 
 def build(project: Path, out: Path, work: Path) -> subprocess.CompletedProcess:
@@ -38,15 +39,42 @@ def build(project: Path, out: Path, work: Path) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=project, capture_output=True, text=True)
 
 
+def make_docs(project: Path, path: str) -> subprocess.CompletedProcess:
+    "`make docs` in a copy of the project, by this environment, with `path` as PATH"
+    shutil.copytree(root, project, symlinks=True, ignore=shutil.ignore_patterns(".*cache", ".hypothesis", ".venv", "_*s", "_proc", "_site", "build", "*.egg-info"))
+    (project / ".venv/bin").mkdir(parents=True)
+    (project / ".venv/bin/nbdev_docs").symlink_to(Path(sys.executable).parent / "nbdev_docs")
+    return subprocess.run(["make", "-o", "setup", "docs", "VENV=.venv"], cwd=project, env=os.environ | {"PATH": path}, capture_output=True, text=True)
+
+
+def skip(reason: str) -> None:
+    print(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="module", params=["sphinx", "quarto"])
+def builder(request):
+    if request.param == "quarto" and not shutil.which("quarto"):
+        skip("no Quarto on this machine: the site was built and tested with Sphinx alone (https://quarto.org)")
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
+def site(builder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
-    done = build(root, folder / "html", folder / "work")
+    if builder == "sphinx":
+        done, html = build(root, folder / "html", folder / "work"), folder / "html"
+    else:
+        done, html = make_docs(folder / "project", os.environ["PATH"]), folder / "project/_docs"
     assert done.returncode == 0, done.stdout + done.stderr
-    return folder / "html"
+    return html
 
 
 # ---- what is in the pages ----
+
+
+def test_pages_are_whole(site):
+    assert docs.check_site(site) == []
 
 
 @functools.cache
@@ -89,8 +117,31 @@ def test_alternative_types_are_told_apart():
 
 
 def test_names_in_prose_link_to_their_page(site):
-    link = next(a for a in soup(site, "index.ipynb").find("article").find_all("a") if a.get_text() == "RejectOrClassify")
-    assert link["href"] == "reject.html#rejectorclassify"
+    page = soup(site, "index.ipynb")
+    link = next(a for a in (page.find("article") or page.find("main")).find_all("a") if a.get_text() == "RejectOrClassify")
+    assert link["href"].removeprefix("./") == "reject.html#rejectorclassify"
+
+
+def test_every_page_has_an_icon_and_leads_to_the_repository(site):
+    for notebook in SIDEBAR:
+        icons = [Path(link["href"]).name for link in soup(site, notebook).find_all("link", rel="icon")]
+        assert icons == [Path(WEBSITE["favicon"]).name], notebook
+        assert soup(site, notebook).find("a", href=WEBSITE["repo-url"]), notebook
+
+
+def test_the_front_picture_is_described_without_a_caption(site):
+    page = soup(site, "index.ipynb")
+    picture = next(img for img in page.find_all("img") if "plane" in img["src"])
+    assert picture["alt"].startswith("Left, reject or classify:")
+    assert "every dot is on the left edge" not in docs.visible_text(page)
+
+
+def test_figures_of_the_quickstart_are_described(site):
+    page = soup(site, "tutorials/own_classifier.ipynb")
+    figures = [img for img in (page.find("article") or page.find("main")).find_all("img")]
+    assert len(figures) == 2
+    for figure in figures:
+        assert len(figure["alt"].split()) > 15, figure["alt"]
 
 
 # ---- in a browser ----
@@ -111,9 +162,7 @@ def url(site):
 @pytest.fixture(scope="module")
 def browser():
     if not chromium:
-        reason = "no Chromium on this machine: the site was not opened in a browser (apt-get install chromium)"
-        print(reason)
-        pytest.skip(reason)
+        skip("no Chromium on this machine: the site was not opened in a browser (apt-get install chromium)")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as p:
@@ -144,10 +193,10 @@ def tab(browser):
     context.close()
 
 
-VISIBLE = """() => { const a = document.querySelector('article').cloneNode(true);
-  a.querySelectorAll('pre, code, script, style, mjx-container').forEach(n => n.remove()); return a.textContent }"""
+VISIBLE = """() => { const a = (document.querySelector('article') || document.querySelector('main')).cloneNode(true);
+  a.querySelectorAll('pre, code, script, style, math, mjx-container').forEach(n => n.remove()); return a.textContent }"""
 UNSEEN = """() => [...document.querySelectorAll('img')].filter(i => { i.loading = 'eager'; return !(i.complete && i.naturalWidth > 0 && i.naturalHeight > 0) }).map(i => i.src)"""
-WIDER = """() => { const w = document.documentElement; return w.scrollWidth > w.clientWidth ? [...document.querySelectorAll('article *')]
+WIDER = """() => { const w = document.documentElement; return w.scrollWidth > w.clientWidth ? [...document.querySelectorAll('article *, main *')]
   .filter(n => n.getBoundingClientRect().right > w.clientWidth + 1).slice(0, 5).map(n => n.outerHTML.slice(0, 150)) : null }"""
 
 
@@ -157,41 +206,55 @@ def has_math(notebook: str) -> bool:
     return bool(pages.MATH.search(pages.CODE.sub("", text)))
 
 
+FORMULAS = {"sphinx": "article .math", "quarto": "main math"}
+CURRENT = {"sphinx": ".bd-sidebar-primary a.current", "quarto": "#quarto-sidebar a.sidebar-link.active"}
+
+
 @pytest.mark.parametrize("notebook", SIDEBAR)
-def test_page_in_browser(tab, url, notebook):
+def test_page_in_browser(tab, url, builder, notebook):
     assert tab.goto(f"{url}/{pages.page_of(notebook)}.html").ok
-    formulas = tab.locator("article .math")
     if has_math(notebook):
-        assert formulas.count() > 0
+        assert tab.locator(FORMULAS[builder]).count() > 0
+    if builder == "sphinx":  # MathJax draws; Quarto's formulas are MathML
         tab.wait_for_function("() => [...document.querySelectorAll('article .math')].every(m => m.querySelector('mjx-container svg'))")
-    assert tab.locator("mjx-merror, [data-mjx-error]").count() == 0
+    assert tab.locator("merror, mjx-merror, [data-mjx-error]").count() == 0
     raw = re.search(r".{0,40}(\$|\\\(|\\\[|\\frac|\\tau).{0,40}", tab.evaluate(VISIBLE))
     assert not raw, f"a formula that is not rendered: {raw[0]}"
     tab.wait_for_load_state("networkidle")
     assert tab.evaluate(UNSEEN) == []
-    assert tab.locator(".bd-sidebar-primary a.current").count() > 0, "the page is not in the sidebar"
+    assert tab.locator(CURRENT[builder]).count() > 0, "the page is not in the sidebar"
     tab.set_viewport_size({"width": 390, "height": 844})
     assert tab.evaluate(WIDER) is None
     assert tab.faults == []
 
 
-def test_search_finds(tab, url):
+def test_search_finds(tab, url, builder):
     tab.goto(f"{url}/index.html")
-    tab.keyboard.press("Control+k")
-    tab.keyboard.type("temperature")
-    tab.keyboard.press("Enter")
-    tab.wait_for_selector("#search-results li a")
-    found = tab.locator("#search-results li a").all_inner_texts()
-    assert "Temperature" in found, found
+    if builder == "sphinx":
+        tab.keyboard.press("Control+k")
+        tab.keyboard.type("temperature")
+        tab.keyboard.press("Enter")
+        results = tab.locator("#search-results li a")
+    else:
+        tab.locator("#quarto-search .aa-Input").press_sequentially("temperature")
+        results = tab.locator("#quarto-search-results a.search-result-link")
+    results.first.wait_for()
+    found = [urlparse(a.get_attribute("href")).path for a in results.all()]
+    assert [path for path in found if path.endswith("temperature.html")], found
+    excerpts = tab.locator("#search-results .context, #quarto-search-results .search-result-text").all()
+    assert not [e for e in excerpts if e.is_visible()], "excerpts show formulas as they are written"
     assert tab.faults == []
 
 
-def test_dark_switch(tab, url):
+def test_dark_switch(tab, url, builder):
     tab.goto(f"{url}/metrics.html")
     colour = "() => getComputedStyle(document.body).backgroundColor"
     light = tab.evaluate(colour)
-    tab.locator(".theme-switch-button:visible").first.click()
-    tab.locator(".dropdown-menu:visible").get_by_text("Dark").click()
+    if builder == "sphinx":
+        tab.locator(".theme-switch-button:visible").first.click()
+        tab.locator(".dropdown-menu:visible").get_by_text("Dark").click()
+    else:
+        tab.locator(".quarto-color-scheme-toggle:visible").first.click()
     tab.wait_for_function(f"light => ({colour})() !== light", arg=light)
     dark = tab.evaluate(colour)
     assert light == "rgb(255, 255, 255)"
@@ -265,7 +328,7 @@ def test_faults_stop_the_build_and_are_named(tmp_path):
     tiny = project(
         tmp_path / "tiny",
         index=["# Tiny\n\n> A site.", "[a](nowhere.ipynb) and [b](01_other.ipynb#no-such-place)", "![](no_picture.png)", "See @guo1999 and ?@tbl-x and @fig-none."],
-        **{"01_other": ["# Other\n\n> A page.", "text\n- a list without a blank line", r"A formula \(x\)", '<img src="https://elsewhere.invalid/x.png">', "::: {.panel-tabset}\n\nx\n\n:::"]},
+        **{"01_other": ["# Other\n\n> A page.", r"An angle $\\theta$.", "text\n- a list without a blank line", r"A formula \(x\)", '<img src="https://elsewhere.invalid/x.png">', "::: {.panel-tabset}\n\nx\n\n:::"]},
     )
     (tmp_path / "out").mkdir()
     (tmp_path / "out/old.html").write_text("the site before")
@@ -273,7 +336,7 @@ def test_faults_stop_the_build_and_are_named(tmp_path):
     assert done.returncode == 1
     for page, text in [
         ("index", "nowhere.ipynb: no such notebook"), ("index", "no-such-place"), ("index", "no_picture.png"), ("index", "tbl-x"), ("index", "fig-none"),
-        ("01_other", "- a list without a blank line"), ("01_other", r"\\("), ("other", "https://elsewhere.invalid/x.png"), ("01_other", ".panel-tabset"),
+        ("01_other.ipynb, cell 1", "theta"), ("01_other.ipynb, cell 2", "- a list without a blank line"), ("01_other", r"\\("), ("other", "https://elsewhere.invalid/x.png"), ("01_other", ".panel-tabset"),
     ]:  # fmt: skip
         assert [line for line in done.stderr.splitlines() if line.startswith(page) and text in line], f"{page}: {text} is not named in\n{done.stderr}"
     assert [f.name for f in (tmp_path / "out").iterdir()] == ["old.html"], "a site with faults was published"
@@ -292,6 +355,10 @@ def test_faults_stop_the_build_and_are_named(tmp_path):
     ("text\n- item", "blank line"),
     ("text\n## head", "blank line"),
     ("text\n| a |\n| --- |", "blank line"),
+    (r"at $\\theta$", "doubled backslash"),
+    (r"$$x \\tau$$", "doubled backslash"),
+    (r"$a \\ b$", "doubled backslash"),
+    (r"$$\begin{cases} \\tau & x \\ 0 & y\end{cases}$$", "doubled backslash"),
 ])  # fmt: skip
 def test_source_that_one_builder_would_not_render(text, reason):
     assert [f for f in pages.source_faults(text) if reason in f]
@@ -299,7 +366,7 @@ def test_source_that_one_builder_would_not_render(text, reason):
 
 @pytest.mark.parametrize("text", [
     "a $x$ and $y$, 5 and 6", "`$ x $` and `\\(`", "$$\nx\n$$ {#eq-a}", "```python\n# {{< x >}}\na = 1\n- 2\n```", "- a\n- b\n  - c", "1. a\n2. b",
-    "::: {.callout-tip}\n\nx\n\n:::", "| a | b |\n| --- | --- |\n| 1 | 2 |", "$\\big[x\\big]$ and $a$ of $b$", "a[^1]\n\n[^1]: note",
+    "::: {.callout-tip}\n\nx\n\n:::", "| a | b |\n| --- | --- |\n| 1 | 2 |", "$\\big[x\\big]$ and $a$ of $b$", r"$\theta$ and `$\\theta$`", r"$$\begin{cases} z & x \\ \tau & y\end{cases}$$", "a[^1]\n\n[^1]: note",
 ])  # fmt: skip
 def test_source_that_both_render(text):
     assert pages.source_faults(text) == []
@@ -316,17 +383,30 @@ def test_source_that_both_render(text):
     ("[x](03a_c.ipynb)", "[x](../a/c.ipynb)"),
     ("[x](../01_m.ipynb#eq-err)", "[x](../m.ipynb#equation-m-eq-err)"),
     ("[x](https://x.org/a.ipynb)", "[x](https://x.org/a.ipynb)"),
-    ("[`fit`](https://site.invalid/u2c/core.html#thing)", "[`fit`](../core.ipynb#thing)"),
-    ("[`fit`](https://site.invalid/u2c/core.html#thing.gone)", "[`fit`](../core.ipynb#thing)"),
-    ("[`fit`](https://site.invalid/u2c/gone.html#x)", "`fit`"),
     ("`[x](../00_core.ipynb)` and `$x$ {#eq-a}`", "`[x](../00_core.ipynb)` and `$x$ {#eq-a}`"),
     ("```markdown\n::: {.callout-note}\nx\n:::\n```", "```markdown\n::: {.callout-note}\nx\n:::\n```"),
     ("::: {.callout-warning}\n\n## T\n\nx\n\n:::", ":::{admonition} T\n:class: warning\nx\n:::"),
     ("![Cap](i.png){#fig-a width=50%}", "```{figure} i.png\n:name: fig-a\n:width: 50%\n\nFigure 1: Cap\n```"),
 ])  # fmt: skip
 def test_translation(text, expected):
-    page = pages.Page("a/02_b.ipynb", "https://site.invalid/u2c", frozenset({"key", "other"}), {"core": {"thing"}})
+    page = pages.Page("a/02_b.ipynb", frozenset({"key", "other"}))
     assert page.to_myst(text) == expected
+
+
+@pytest.mark.parametrize("text, expected", [
+    ("[`fit`](https://site.invalid/u2c/core.html#thing)", "[`fit`](../00_core.ipynb#thing)"),
+    ("[`fit`](https://site.invalid/u2c/core.html#thing.fit)", "[`fit`](../00_core.ipynb#thing.fit)"),
+    ("[`fit`](https://site.invalid/u2c/core.html#thing.gone)", "[`fit`](../00_core.ipynb#thing)"),
+    ("[`fit`](https://site.invalid/u2c/core.html#_private)", "[`fit`](../00_core.ipynb)"),
+    ("[`fit`](https://site.invalid/u2c/a/c.html)", "[`fit`](03_c.ipynb)"),
+    ("[`fit`](https://site.invalid/u2c/gone.html#x)", "`fit`"),
+    ("[there](https://site.invalid/u2c/gone.html#x)", "[there](https://site.invalid/u2c/gone.html#x)"),
+    ("[`fit`](https://elsewhere.invalid/core.html#thing)", "[`fit`](https://elsewhere.invalid/core.html#thing)"),
+    ("```\n[fit](https://site.invalid/u2c/core.html#thing)\n```", "```\n[fit](https://site.invalid/u2c/core.html#thing)\n```"),
+])  # fmt: skip
+def test_links_to_names_stay_in_the_site(text, expected):
+    known = {"core": ("00_core.ipynb", {"thing", "thing.fit"}), "a/c": ("a/03_c.ipynb", set())}
+    assert pages.local_links(text, "a/02_b.ipynb", "https://site.invalid/u2c", known) == expected
 
 
 @pytest.mark.parametrize("text, expected", [
@@ -380,23 +460,80 @@ def test_built_pages_are_checked(tmp_path):
 # ---- with Quarto, up to its door ----
 
 
+@pytest.mark.parametrize("text, expected", [
+    ("<b>x</b>\n", "```{=html}\n<b>x</b>\n```"),
+    ("<pre>```</pre>", "````{=html}\n<pre>```</pre>\n````"),
+    ("a\n\nb `c`", "```{=html}\na\n\nb `c`\n```"),
+])  # fmt: skip
+def test_html_as_markdown(text, expected):
+    assert pages.raw_html(text) == expected
+
+
+@pytest.mark.parametrize("text, expected", [
+    ("![A dot.](images/a.png)", "![A dot.](images/a.png)<!-- -->"),
+    ("x\n\n![A [dot].](a.png) \n\ny", "x\n\n![A [dot].](a.png)<!-- -->\n\ny"),
+    ("see ![A dot.](a.png) here", "see ![A dot.](a.png) here"),
+    ("![A dot.](a.png){#fig-a}", "![A dot.](a.png){#fig-a}"),
+    ("```\n![A dot.](a.png)\n```", "```\n![A dot.](a.png)\n```"),
+])  # fmt: skip
+def test_pictures_without_captions(text, expected):
+    assert pages.plain_pictures(text) == expected
+
+
+def test_a_notebook_for_quarto():
+    picture = "![A dot.](a.png)"
+    outputs = [
+        nbformat.v4.new_output("stream", text="<b>printed</b>"),
+        nbformat.v4.new_output("display_data", {"text/plain": "p", "text/html": "<b>h</b>"}),
+        nbformat.v4.new_output("execute_result", {"text/plain": "p", "text/markdown": "*m*"}),
+        nbformat.v4.new_output("display_data", {"text/plain": "p", "image/png": "AAAA"}),
+    ]
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(picture), nbformat.v4.new_code_cell("show()", outputs=outputs)])
+    pages.for_quarto(nb)
+    text, code = nb.cells
+    assert (text.source, code.source) == (f"{picture}<!-- -->", "show()")
+    assert code.outputs[0].text == "<b>printed</b>"
+    assert [o.data for o in code.outputs[1:]] == [
+        {"text/plain": "p", "text/markdown": ["```{=html}\n<b>h</b>\n```"]},
+        {"text/plain": "p", "text/markdown": "*m*"},
+        {"text/plain": "p", "image/png": "AAAA"},
+    ]
+
+
+def kinds(notebook: dict) -> list[set[str]]:
+    "The kinds of every output that is displayed"
+    return [set(o["data"]) for c in notebook["cells"] for o in c.get("outputs", []) if "data" in o]
+
+
+def test_html_stays_html_for_sphinx(monkeypatch):
+    monkeypatch.chdir(root)
+    saved = json.loads((root / "nbs/06_regions.ipynb").read_text())
+    assert {"text/html", "text/plain"} in kinds(saved)
+    assert kinds(docs.process(root / "nbs/06_regions.ipynb")) == kinds(saved)
+
+
 def test_where_quarto_is_installed_nbdev_hands_it_every_page(tmp_path):
-    "Quarto itself is not at hand: a stand-in of that name writes down how it is called"
+    "A stand-in of that name writes down how it is called; what the true one makes of the pages is tested above, where it is at hand"
     project, calls = tmp_path / "project", tmp_path / "calls"
-    shutil.copytree(root, project, symlinks=True, ignore=shutil.ignore_patterns(".*cache", ".hypothesis", ".venv", "_*s", "_proc", "_site", "build", "*.egg-info"))
     (tmp_path / "bin").mkdir()
     quarto = tmp_path / "bin/quarto"
     quarto.write_text(f'#!/bin/sh\necho "$PWD $*" >> {calls}\nmkdir -p _docs && echo page > _docs/index.html\n')
     quarto.chmod(0o755)
-    before = {f: (project / f).read_bytes() for f in ("README.md", "CONTRIBUTING.md", "_quarto.yml")}
-    (project / ".venv/bin").mkdir(parents=True)
-    (project / ".venv/bin/nbdev_docs").symlink_to(Path(sys.executable).parent / "nbdev_docs")
-    environment = os.environ | {"PATH": f"{quarto.parent}:{os.environ['PATH']}"}
-    done = subprocess.run(["make", "-o", "setup", "docs", "VENV=.venv"], cwd=project, env=environment, capture_output=True, text=True)
+    done = make_docs(project, f"{quarto.parent}:{os.environ['PATH']}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert calls.read_text().startswith(f"{project}/_proc render") and (project / "_docs/index.html").read_text() == "page\n"
     assert not [page for page in SIDEBAR if not (project / "_proc" / page).exists()]
-    assert yaml.safe_load((project / "_proc/_quarto.yml").read_text()) == yaml.safe_load(before["_quarto.yml"])
-    assert {f: (project / f).read_bytes() for f in before} == before
-    names = nbformat.read(project / "_proc/04_reject.ipynb", as_version=4)
-    assert any("`RejectOrClassify`" in c.source and "source" in c.source for c in names.cells if c.cell_type == "markdown"), "nbdev did not use our processor"
+    assert yaml.safe_load((project / "_proc/_quarto.yml").read_text()) == yaml.safe_load((root / "_quarto.yml").read_text())
+    assert (project / "_proc" / WEBSITE["favicon"]).exists()
+    for f in ("README.md", "CONTRIBUTING.md", "_quarto.yml"):
+        assert (project / f).read_bytes() == (root / f).read_bytes()
+    handed = {page: nbformat.read(project / "_proc" / page, as_version=4) for page in SIDEBAR}
+    text = {page: "\n\n".join(c.source for c in nb.cells if c.cell_type == "markdown") for page, nb in handed.items()}
+    assert re.search(r"^### `RejectOrClassify`\n\n\[source\]", text["04_reject.ipynb"], re.M), "nbdev did not use our processor"
+    assert not [page for page, nb in handed.items() if any("text/html" in kind for kind in kinds(nb))], "Quarto would load libraries from another host"
+    tables = [o["data"]["text/markdown"] for c in handed["06_regions.ipynb"].cells for o in c.get("outputs", []) if "text/markdown" in o.get("data", {})]
+    assert len(tables) == 3 and all(t.startswith("```{=html}\n<div>") and t.endswith("\n```") and "</table>" in t for t in tables)
+    assert re.search(r"^!\[Left, .*\]\(images/plane.png\)<!-- -->$", text["index.ipynb"], re.M), "the alternative text would be a caption"
+    published = "https://u2c.github.io/u2c/"
+    assert not [page for page in SIDEBAR if published in (project / "_proc" / page).read_text()], "links that leave a local build"
+    assert "[`RejectOrClassify`](04_reject.ipynb#rejectorclassify)" in text["index.ipynb"]
