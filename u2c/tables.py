@@ -515,9 +515,10 @@ def pattern(
     cells: pd.DataFrame,
 ) -> str:  # a sentence for each claim, one a line
     "Does U2C change err and ece as in the paper?"
-    lines = []
+    cells, lines = unknown_errors(cells), []
     for metric, groups, claim in CLAIMS:
-        t = tally(unknown_errors(cells)[(cells["metric"] == metric) & cells["group"].isin(groups)])
+        part = (cells["metric"] == metric) & cells["group"].isin(groups)
+        t = tally(cells[part])
         where = f"{metric} on {groups[0] if len(groups) == 1 else 'all'} benchmarks"
         if not t["cells"]: lines.append(f"{where}: no cells, so the paper's pattern ({claim}) cannot be checked."); continue
         lines.append(f"{where}: better in {t['better']} of {t['cells']} cells, worse in {t['worse']}, undecided in {t['undecided']}, mean change {t['mean_change']:+.1f} points; "
