@@ -12,7 +12,7 @@ from u2c.bench_small import load_benchmark
 from u2c.experiment import Config, evaluate, pooled, read_records, resample_weights, run, standard_error
 from u2c.features import load_tensors
 from u2c.reproduce import collect, job_folder, published_records
-from u2c.tables import joint_error, record_cells, verdict
+from u2c.tables import critical, joint_error, record_cells, verdict
 
 SMALL = Config(limit=60, epochs=1, resamples=20)
 PHOTOS = (78, 91, 62, 24, 43, 99, 115, 12)  # tiles of each photograph of the benchmark
@@ -132,6 +132,23 @@ def marked(sizes, training, shared, own, *, by_source=True, experiments=400, see
 @pytest.mark.parametrize("noise", [(.03, 0, 0), (0, .05, 0), (0, 0, .05), (.02, .03, .03)], ids=["training", "shared", "own", "all"])
 def test_marks_are_false_in_about_one_of_twenty_experiments_or_fewer(sizes, noise):
     assert marked(sizes, *noise) < .075  # 400 experiments: 5 % give or take 1.1
+
+
+@pytest.mark.parametrize("sizes", [(22,) * 33, (1,) * 900], ids=["letters", "rows"])
+def test_marks_are_false_more_often_where_training_dominates(sizes):
+    "The worst case of the degrees of freedom: training's variance has two, and seven to nine times the share of the rest."
+    assert marked(sizes, .045, 0, 0) < .115  # 400 experiments: 8 % give or take 1.4
+
+
+@pytest.mark.parametrize("sources", [2, 3, 8])
+def test_the_error_from_few_sources_is_right_in_the_mean(sources):
+    "Resamples vary around the mean of their sources: without G / (G - 1) the variance would be 1/2, 2/3 and 7/8 of the truth."
+    x = np.random.default_rng(sources).normal(0, 1, (20_000, sources))  # experiments whose truth is zero
+    draws = resample_weights(sources, 400) @ x.T.astype(np.float32) / sources
+    se = np.array([standard_error(d, sources) for d in draws.T])
+    assert (se**2).mean() * sources == pytest.approx(1, abs=.05)
+    held = (abs(x.mean(1)) <= critical(sources - 1) * se).mean()
+    assert held == pytest.approx(.95, abs=.008)  # 20,000 experiments, give or take .0015; the 400 draws add .002
 
 
 def test_rows_of_few_sources_would_be_marked_by_mistake():

@@ -117,6 +117,7 @@ def resample_weights(
     if isinstance(sources, int | np.integer): sources = np.arange(sources)
     names, rows = np.unique(np.asarray(sources), return_inverse=True)
     g = len(names)
+    if not g: raise ValueError("sources: found none, expected at least one row to draw")
     drawn = np.random.default_rng(seed).multinomial(g, np.full(g, 1 / g), resamples)
     return drawn.astype(np.float32)[:, rows]
 
@@ -239,6 +240,9 @@ def check_sources(
     if found.shape != (n,):
         expected = f"a source for each of its {n} rows"
         raise ValueError(f"sources: found shape {found.shape} for {name}, expected {expected}")
+    unknown = int(pd.isna(found).sum())
+    if unknown:
+        raise ValueError(f"sources: found nan in {unknown} rows of {name}, expected a source for each")
     return found
 
 # %% ../nbs/30_experiment.ipynb #f3055adf
@@ -252,7 +256,10 @@ def evaluate(
     draws: dict[str, np.ndarray] | None = None,  # filled with the changes in all resamples
 ) -> pd.DataFrame:  # one row for each (data set, scorer, method)
     "Fit on va, measure everywhere"
-    va = outputs[next(iter(outputs))]
+    known = list(outputs)  # names alone: to ask the outputs themselves would read them
+    odd = [k for k in sources or {} if k not in known]
+    if odd: raise ValueError(f"sources: found {odd[0]!r}, expected data sets of {', '.join(known)}")
+    va = outputs[known[0]]
     tau = fit_temperature(va.logits, in_domain_labels(va))
     fitted = {s: fit_methods(s, va, head, tau, alpha) for s in SCORERS}
     del va
@@ -279,10 +286,16 @@ def pooled(
     runs: Sequence[tuple[pd.DataFrame, Mapping[str, np.ndarray]]],  # each seed's records, draws
 ) -> pd.DataFrame:  # all records, with err_change_se_joint, ece_change_se_joint and seeds
     "Records of several seeds, with the standard error of each change averaged over them"
+    if not runs: raise ValueError("runs: found none, expected the records of at least one seed")
     records, found = pd.concat([r for r, _ in runs], ignore_index=True), defaultdict(list)
     for r, draws in runs:
         net = (r["benchmark"].iloc[0], r["backbone"].iloc[0])
         for key, d in draws.items(): found[net, key].append(d)
+    for (_, key), ds in found.items():
+        lengths = sorted({len(d) for d in ds})
+        if len(lengths) > 1:
+            raise ValueError(f"runs: found {' and '.join(map(str, lengths))} draws of {key}, "
+                             "expected the same resamples for all seeds")
     def of(r: Any, m: str) -> list[np.ndarray]:
         key = f"{r.dataset}/{r.scorer}/{r.method}/{m}_change"
         return found[(r.benchmark, r.backbone), key]

@@ -240,9 +240,11 @@ def caption(
     "What a table of records shows"
     seeds = records[records["backbone"] == backbone]["seed"].nunique()
     link = {"u2c": "U2C", "u2c_linear": "linear U2C"}[method]
-    luck = "test data and training" if seeds > 1 else "test data"
+    luck, fixed = "test data", "this network"
+    if seeds > 1: luck, fixed = "test data and training", "these training images"
     return (f"{backbone}, {seeds} training seed{'s' * (seeds > 1)}: RC and, in parentheses, "
-            f"the change by {link} with its standard error over {luck}, in percent.")
+            f"the change by {link} with its standard error over {luck}, "
+            f"for this validation set and {fixed}, in percent.")
 
 # %% ../nbs/33_reproduce.ipynb #e860d42d
 PAPER_TABLES = {("resnet50", "u2c"): "main", ("resnet50", "u2c_linear"): "linear", ("resnet152", "u2c"): "resnet152", ("vit_b_16", "u2c"): "vit"}
