@@ -174,7 +174,9 @@ class U2C(Calibrator):
         recipe = {name: getattr(self, name) for name in names}
         tau_u = fit_link(u, tempered_lse(va.logits, tau), above, **recipe)
         if above.any():
-            abstains = tau_u(u.double()[:, None])[:, 0] > widen(va.logits.amax(1)).double() / tau
+            few = u.double()[:, None].split(4096)  # a row has 64 hidden units
+            z = torch.cat([tau_u(block)[:, 0] for block in few])
+            abstains = z > widen(va.logits.amax(1)).double() / tau
             units = f"its units may not suit the recipe (u is {u.min():.3g} to {u.max():.3g})"
             hint = "" if self.standardize else f"{units}, see standardize=True"
             warn_if_apart(abstains, above, hint or "the link or its training may not suffice")
