@@ -32,7 +32,7 @@ from torch import Tensor
 
 from .backbones import Backbone, find_weights, load_pretrained, make_backbone, one_thread, recipes, train_backbone, weights_hash
 from .bench_imagenet import IMAGENET, load_list
-from .bench_small import Split, benchmarks, data_hash, load_benchmark
+from .bench_small import Split, benchmarks, data_hash, evenly, load_benchmark
 from .core import ArrayLike, Outputs, in_domain_labels
 from .features import ImageFiles, cached, extract, extract_files, list_hash, load_shards, mended
 from .features import load_tensors, save_tensors
@@ -198,15 +198,12 @@ def fit_methods(
     options = {"head": head} if scorer == "ash" else {}
     u = make_scorer(scorer, **options)
     scores = u.fit_score(va, tau)
-    methods = {
-        "rc": RejectOrClassify(u, alpha, tau),
-        "u2c": U2C(u, alpha, temperature=tau),
-        "u2c_linear": U2C(u, alpha, "linear", temperature=tau),
-    }
+    rc = RejectOrClassify(u, alpha, tau).fit(va, scores)
+    u2c = U2C(u, alpha, temperature=tau).fit(va, scores)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "U2C: .* tau_u has not learned")
-        linear = methods.pop("u2c_linear").fit(va, scores)
-    return {name: m.fit(va, scores) for name, m in methods.items()} | {"u2c_linear": linear}
+        linear = U2C(u, alpha, "linear", temperature=tau).fit(va, scores)
+    return {"rc": rc, "u2c": u2c, "u2c_linear": linear}
 
 # %% ../nbs/30_experiment.ipynb #68e33a98
 SCORERS = ("maxlogit", "ash", "mahalanobis", "knn")
@@ -348,7 +345,7 @@ def imagenet_lists(
         except FileNotFoundError:
             if name == "ImageNet-va": raise
             continue
-        rows = np.linspace(0, len(images.names) - 1, min(config.limit or len(images.names), len(images.names))).astype(int)
+        rows = evenly(len(images.names), config.limit or len(images.names)).tolist()
         found[name] = ImageFiles(images.root, [images.names[i] for i in rows], [images.labels[i] for i in rows])
     return found
 

@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from u2c.core import (
-    ArrayLike, as_tensor, check_labels, check_matrix, check_scores, has_float64, widen,
-)
+from .core import ArrayLike, as_tensor, has_float64, widen
+from .core import check_labels, check_matrix, check_scores
 
 # %% ../nbs/01_metrics.ipynb #fab5febb
 def check_probs(

@@ -13,10 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from u2c.core import (
-    ArrayLike, Fitted, Outputs, check_not_probabilities, check_scores, in_domain_labels, own_copy,
-    warn, widen,
-)
+from .core import ArrayLike, Fitted, Outputs, in_domain_labels, own_copy, warn, widen
+from .core import check_not_probabilities, check_scores
 from .scorers import Scorer, make_scorer
 from .temperature import fit_temperature
 
@@ -72,9 +70,9 @@ class Calibrator(Fitted):
     ) -> Self:
         "Learn tau, u and theta from in-domain data"
         y = in_domain_labels(va)
-        check_not_probabilities(va.logits)
         tau = self.temperature
         if isinstance(tau, str): tau = fit_temperature(va.logits, y, tau)
+        else: check_not_probabilities(va.logits)
         tau = float(tau)
         scorer = own_copy(self.scorer)
         scores = check_scores(scorer.fit_score(va, tau) if u is None else u, len(va), va.device)

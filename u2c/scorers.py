@@ -12,10 +12,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from u2c.core import (
-    ArrayLike, Fitted, Outputs, as_tensor, blocks, check_matrix, check_fit_data, check_scores,
-    in_domain_labels, warn, widen,
-)
+from .core import ArrayLike, Fitted, Outputs, as_tensor, blocks, in_domain_labels, warn, widen
+from .core import check_fit_data, check_matrix, check_scores
 from .temperature import tempered_lse
 
 # %% ../nbs/03_scorers.ipynb #b1b8cc25

@@ -13,10 +13,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from u2c.core import (
-    ArrayLike, blocks, check_labels, check_matrix, check_not_probabilities, has_float64, warn,
-    widen,
-)
+from .core import ArrayLike, blocks, has_float64, warn, widen
+from .core import check_labels, check_matrix, check_not_probabilities
 
 # %% ../nbs/02_temperature.ipynb #f6a592df
 def slopes(
