@@ -33,7 +33,8 @@ def as_tensor(
     if isinstance(x, Tensor):
         if x.is_complex(): raise ValueError(f"{name}: found {x.dtype}, expected real numbers")
         if x.layout != torch.strided:
-            raise ValueError(f"{name}: found a tensor of layout {x.layout}, expected a dense one")
+            found = f"a tensor of layout {x.layout}"
+            raise ValueError(f"{name}: found {found}, expected a dense one")
         return x.detach()
     try: x = np.asarray(x)
     except ValueError:
@@ -69,7 +70,9 @@ def check_matrix(
 ) -> Tensor:  # (n, d), floating point
     "A finite matrix with at least one row and one column"
     x = as_tensor(x, name)
-    if x.ndim != 2 or x.numel() == 0: raise ValueError(f"{name}: found shape {tuple(x.shape)}, expected (n, d) with n, d >= 1")
+    if x.ndim != 2 or x.numel() == 0:
+        found = f"shape {tuple(x.shape)}"
+        raise ValueError(f"{name}: found {found}, expected (n, d) with n, d >= 1")
     if not x.is_floating_point(): x = x.float()
     check_finite(x, name)
     return x
@@ -96,14 +99,17 @@ def check_labels(
     "One label in 0..`largest` for each of `n` rows"
     if y is None: raise ValueError(f"labels: found None, expected {n} whole numbers")
     y = as_tensor(y, "labels")
-    if tuple(y.shape) != (n,): raise ValueError(f"labels: found shape {tuple(y.shape)}, expected ({n},), one for each row of the logits")
+    if tuple(y.shape) != (n,):
+        expected = f"expected ({n},), one for each row of the logits"
+        raise ValueError(f"labels: found shape {tuple(y.shape)}, {expected}")
     if y.is_meta: return y.long()
     if y.is_floating_point(): check_finite(y, "labels")
     if y.is_floating_point() and (y != y.long()).any():
         raise ValueError("labels: found fractions, expected whole numbers")
     y = y.long()
     low, high = int(y.min()), int(y.max())
-    if low < 0 or high > largest: raise ValueError(f"labels: found {low}..{high}, expected 0..{largest}{note}")
+    if low < 0 or high > largest:
+        raise ValueError(f"labels: found {low}..{high}, expected 0..{largest}{note}")
     return y
 
 # %% ../nbs/00_core.ipynb #503f7c24
@@ -113,8 +119,12 @@ def check_features(
 ) -> Tensor:  # (n, d), floating point
     "A matrix of features that goes with `logits`"
     x = check_matrix(x, "features")
-    if len(x) != len(logits): raise ValueError(f"features: found {len(x)} rows, expected {len(logits)}, one for each row of the logits")
-    if x.device != logits.device: raise ValueError(f"features: found on {x.device}, expected {logits.device}, where the logits are")
+    if len(x) != len(logits):
+        expected = f"expected {len(logits)}, one for each row of the logits"
+        raise ValueError(f"features: found {len(x)} rows, {expected}")
+    if x.device != logits.device:
+        expected = f"expected {logits.device}, where the logits are"
+        raise ValueError(f"features: found on {x.device}, {expected}")
     return x
 
 # %% ../nbs/00_core.ipynb #e95a6ac4
@@ -130,10 +140,12 @@ class Outputs:
         if isinstance(logits, Outputs) or isinstance(features, Outputs):
             raise TypeError("Outputs: found Outputs as a part of it, expected matrices")
         self.logits: Tensor = check_matrix(logits, "logits")
-        n, c = self.logits.shape
-        self.features: Tensor | None = None if features is None else check_features(features, self.logits)
+        self.features: Tensor | None = None
+        if features is not None: self.features = check_features(features, self.logits)
         self.labels: Tensor | None = None
-        if labels is not None: self.labels = check_labels(labels, n, c, f" ({c} = abstain)").to(self.device)
+        if labels is not None:
+            n, c = self.logits.shape
+            self.labels = check_labels(labels, n, c, f" ({c} = abstain)").to(self.device)
 
     def __len__(self) -> int: return len(self.logits)
 
@@ -145,15 +157,19 @@ class Outputs:
 
     def map(self, f: Callable[[Tensor], Tensor]) -> "Outputs":
         "`f` of each part that is there"
-        return Outputs(*(None if x is None else f(x) for x in (self.features, self.logits, self.labels)))
+        parts = self.features, self.logits, self.labels
+        return Outputs(*(None if x is None else f(x) for x in parts))
 
-    def to(self, device: torch.device | str) -> "Outputs": return self.map(lambda x: x.to(device))
+    def to(self, device: torch.device | str) -> "Outputs":
+        return self.map(lambda x: x.to(device))
 
-    def __getitem__(self, rows: slice | Tensor | np.ndarray | list) -> "Outputs": return self.map(lambda x: x[rows])
+    def __getitem__(self, rows: slice | Tensor | np.ndarray | list) -> "Outputs":
+        return self.map(lambda x: x[rows])
 
     def __repr__(self) -> str:
-        shape = lambda x: None if x is None else tuple(x.shape)
-        return f"Outputs(features={shape(self.features)}, logits={shape(self.logits)}, labels={shape(self.labels)}, device={self.device})"
+        parts = dict(features=self.features, logits=self.logits, labels=self.labels)
+        shapes = (f"{k}={None if x is None else tuple(x.shape)}" for k, x in parts.items())
+        return f"Outputs({', '.join(shapes)}, device={self.device})"
 
 # %% ../nbs/00_core.ipynb #9b7d149f
 def check_outputs(
@@ -164,7 +180,8 @@ def check_outputs(
     if isinstance(x, Outputs): return
     shape = f" of shape {tuple(x.shape)}" if isinstance(x, Tensor | np.ndarray) else ""
     found = f"the class {x.__name__}" if isinstance(x, type) else type(x).__name__ + shape
-    raise TypeError(f"{name}: found {found}, expected Outputs, as in Outputs(features, logits)")
+    expected = "expected Outputs, as in Outputs(features, logits)"
+    raise TypeError(f"{name}: found {found}, {expected}")
 
 # %% ../nbs/00_core.ipynb #84b94696
 def has_float64(
@@ -196,9 +213,12 @@ def in_domain_labels(
 ) -> Tensor:  # (n,) labels in 0..c-1
     "The labels of `va`, which must be there and in-domain"
     check_fit_data(va)
-    if va.labels is None: raise ValueError("labels: found None, expected labels, since fitting needs them")
-    if not va.labels.is_meta and (out := int((va.labels == va.n_classes).sum())):
-        raise ValueError(f"labels: found {out} rows labelled {va.n_classes} (abstain), expected in-domain rows 0..{va.n_classes - 1} only to fit on")
+    if va.labels is None:
+        raise ValueError("labels: found None, expected labels, since fitting needs them")
+    c = va.n_classes
+    if not va.labels.is_meta and (out := int((va.labels == c).sum())):
+        expected = f"expected in-domain rows 0..{c - 1} only to fit on"
+        raise ValueError(f"labels: found {out} rows labelled {c} (abstain), {expected}")
     return va.labels
 
 # %% ../nbs/00_core.ipynb #2d27ef23
@@ -226,7 +246,8 @@ def check_scores(
 ) -> Tensor:  # (n,), float32 or wider
     "Finite scores, one a row"
     given, u = u, as_tensor(u, name)
-    if not isinstance(given, Tensor) and device is not None: u = u.to(device)  # arrays have no place
+    # an array has no place yet, so it goes where the rows are
+    if not isinstance(given, Tensor) and device is not None: u = u.to(device)
     if u.ndim != 1 or len(u) == 0 or n not in (None, len(u)):
         expected = "(n,) with n >= 1" if n is None else f"({n},), one for each row"
         raise ValueError(f"{name}: found shape {tuple(u.shape)}, expected {expected}")
@@ -258,7 +279,8 @@ def warn(
 ) -> None:
     "Warn at the line outside of this package that led here"
     level, frame = 2, sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in ("u2c", "torch"):
+    package = lambda frame: frame.f_globals.get("__name__", "").split(".")[0]
+    while frame.f_back and package(frame) in ("u2c", "torch"):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, stacklevel=level)
 
@@ -270,7 +292,66 @@ def options_of(
     names = list(inspect.signature(type(module).__init__).parameters)[1:]
     found = {k: getattr(module, k) for k in names if hasattr(module, k)}
     found = {k: v.item() if isinstance(v, np.generic) else v for k, v in found.items()}
-    return {k: v for k, v in found.items() if v is None or isinstance(v, bool | int | float | str)}
+    plain = bool | int | float | str
+    return {k: v for k, v in found.items() if v is None or isinstance(v, plain)}
+
+# %% ../nbs/00_core.ipynb #9a53bb20
+def _as_bytes(
+    options: dict[str, Any],
+) -> Tensor:  # uint8
+    "Options as JSON, in a tensor"
+    return torch.from_numpy(np.frombuffer(json.dumps(options).encode(), np.uint8).copy())
+
+# %% ../nbs/00_core.ipynb #48458352
+def _check_same_options(
+    name: str,  # the module's class, for the error
+    saved: Tensor,  # what a saved state says, as bytes
+    built: Tensor,  # what the module says
+) -> None:
+    "Raise unless a module was built as the one whose state was saved"
+    theirs, ours = (json.loads(bytes(x.tolist())) for x in (saved, built))
+    odd = [k for k in theirs | ours if theirs.get(k) != ours.get(k)]
+    if not odd: return
+    found, expected = (", ".join(f"{k}={o.get(k)!r}" for k in odd) for o in (theirs, ours))
+    raise ValueError(f"state_dict: found {found} for {name}, "
+                     f"expected {expected}, as it was built")
+
+# %% ../nbs/00_core.ipynb #f80563b0
+def _room_for(
+    state_dict: dict[str, Any],  # what is loaded
+    prefix: str,  # the place of a module in it
+    buffers: dict[str, Tensor | None],  # what the module has now
+) -> dict[str, Tensor]:  # those that are in the state
+    "New buffers of the shapes that a state brings"
+    room = {}
+    for name, old in buffers.items():
+        new = state_dict.get(prefix + name)
+        if new is None: continue
+        kind: dict[str, Any] = {} if old is None else dict(dtype=old.dtype, device=old.device)
+        room[name] = torch.empty_like(new, **kind)
+    return room
+
+# %% ../nbs/00_core.ipynb #178cb568
+def _by_way_of_float32(
+    move: Callable[[Tensor], Tensor],  # what `to` does to each tensor
+) -> Callable[[Tensor], Tensor]:
+    "`move`, with float64 narrowed first where the device has none"
+    there = move(torch.empty(0, dtype=torch.float32, device="cpu")).device
+    if has_float64(there): return move
+    return lambda x: move(x.float() if x.dtype == torch.float64 else x)
+
+# %% ../nbs/00_core.ipynb #149c185c
+def _check_fitted(
+    module: nn.Module,
+    device: torch.device,  # where it is about to be used
+) -> None:
+    "Raise unless all buffers of `module` are there, on `device`"
+    name, state = type(module).__name__, next(module.buffers(), None)
+    if any(b is None for b in module._buffers.values()) or state is None:
+        raise ValueError(f"{name}: found no fitted state, expected a call of fit(va) first")
+    if state.device != device:
+        found = f"found on {state.device} with outputs on {device}"
+        raise ValueError(f"{name}: {found}, expected one device: move it with .to('{device}')")
 
 # %% ../nbs/00_core.ipynb #5273a19c
 class Fitted(nn.Module):
@@ -282,49 +363,29 @@ class Fitted(nn.Module):
         super().__init__()
         for name in state: self.register_buffer(name, None)
 
-    def check_ready(
-        self,
-        x: Outputs,  # what it is about to be used on
-    ) -> None:
+    def check_ready(self, x: Outputs) -> None:
         "Raise unless fitted, and on the device of `x`"
         check_outputs(x)
-        name, state = type(self).__name__, next(self.buffers(), None)
-        if any(b is None for b in self._buffers.values()) or state is None:
-            raise ValueError(f"{name}: found no fitted state, expected a call of fit(va) first")
-        if state.device != x.device:
-            found = f"found on {state.device} with outputs on {x.device}"
-            raise ValueError(f"{name}: {found}, expected one device: move it with .to('{x.device}')")
+        _check_fitted(self, x.device)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        there = fn(torch.empty(0, dtype=torch.float32, device="cpu")).device  # `to` comes by here
-        if has_float64(there): return super()._apply(fn, recurse)
-        narrow = lambda x: x.float() if x.dtype == torch.float64 else x
-        return super()._apply(lambda x: fn(narrow(x)), recurse)
+        return super()._apply(_by_way_of_float32(fn), recurse)
 
     def get_extra_state(self) -> Tensor:
         "Class and options, as JSON in bytes"
-        text = json.dumps({"class": type(self).__name__} | options_of(self))
-        return torch.from_numpy(np.frombuffer(text.encode(), np.uint8).copy())
+        return _as_bytes({"class": type(self).__name__} | options_of(self))
 
     def set_extra_state(self, state: Tensor) -> None:
         "Raise unless class and options of a saved state are this module's"
-        theirs, ours = (json.loads(bytes(x.tolist())) for x in (state, self.get_extra_state()))
-        odd = [k for k in theirs | ours if theirs.get(k) != ours.get(k)]
-        if not odd: return
-        found, expected = (", ".join(f"{k}={o.get(k)!r}" for k in odd) for o in (theirs, ours))
-        name = type(self).__name__
-        raise ValueError(f"state_dict: found {found} for {name}, expected {expected}, as it was built")
+        _check_same_options(type(self).__name__, state, self.get_extra_state())
 
     def _load_from_state_dict(self, state_dict, prefix, *args):
-        for name, module in self.named_modules():  # all options first, those of inner modules too
+        # before anything changes, the options of all that is inside
+        for name, module in self.named_modules():
             saved = state_dict.get(f"{prefix}{name}{'.' * bool(name)}_extra_state")
             if isinstance(module, Fitted) and saved is not None: module.set_extra_state(saved)
         before, errors = dict(self._buffers), args[-1]
-        for name, old in before.items():  # always new memory: a copy may share the old
-            new = state_dict.get(prefix + name)
-            if new is None: continue
-            kind = {} if old is None else dict(dtype=old.dtype, device=old.device)
-            self._buffers[name] = torch.empty_like(new, **kind)
+        self._buffers.update(_room_for(state_dict, prefix, before))
         super()._load_from_state_dict(state_dict, prefix, *args)
         if errors: self._buffers.update(before)
 
@@ -345,4 +406,5 @@ def own_copy(
     try: return deepcopy(module, {id(b): b for b in learned})
     except Exception as e:  # a lock, an open file: anything may refuse to be copied
         found = f"{type(module).__name__}, which cannot be copied ({e})"
-        raise TypeError(f"scorer: found {found}, expected one that copy.deepcopy can copy") from e
+        expected = "expected one that copy.deepcopy can copy"
+        raise TypeError(f"scorer: found {found}, {expected}") from e

@@ -21,7 +21,7 @@ def class_gaussians(
     phi: Tensor,  # (n, d) features
     y: Tensor,  # (n,) labels in 0..c-1
     c: int,  # number of classes
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # overall mean (d,), means of the classes that occur (c', d), covariance within (d, d) and in total (d, d)
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # mean, class means (c', d), within, total (d, d)
     "Means and covariances, in float64"
     n, d = phi.shape
     mean = phi.mean(0, dtype=torch.float64)
@@ -49,6 +49,37 @@ def ridge_cholesky(
     eye = torch.eye(len(cov), dtype=cov.dtype, device=cov.device)
     return torch.linalg.cholesky(cov + max(ridge, least) * eye).contiguous()
 
+# %% ../nbs/03a_distances.ipynb #ee71aa10
+def _whiten(
+    chol: Tensor,  # (d, d), from `ridge_cholesky`
+    p: Tensor,  # (n, d), centred
+) -> Tensor:  # (d, n): rows have become columns
+    "Rows where the covariance is the unit matrix"
+    return torch.linalg.solve_triangular(chol, p.T, upper=False)
+
+# %% ../nbs/03a_distances.ipynb #01f34622
+def _to_nearest(
+    z: Tensor,  # (d, n) whitened
+    centers: Tensor,  # (d, c) whitened as well
+) -> Tensor:  # (n,)
+    "Squared distance of each column to the nearest centre"
+    square = z.square().sum(0) + centers.square().sum(0)[:, None] - 2 * centers.T @ z
+    return square.amin(0).clamp_min(0)
+
+# %% ../nbs/03a_distances.ipynb #e990aacb
+def _warn_of_gaps(
+    n: int,  # rows
+    d: int,  # features
+    c: int,  # classes
+    seen: int,  # classes that have rows
+) -> None:
+    "Warn of too few rows for a covariance, and of classes without any"
+    if n <= d:
+        follows = "scores of new rows will be far larger than these rows' own"
+        warn(f"mahalanobis: {n} rows cannot fill a covariance of {d} features; {follows}")
+    if seen < c:
+        warn(f"mahalanobis: {c - seen} of {c} classes have no rows here and get no Gaussian")
+
 # %% ../nbs/03a_distances.ipynb #d16441c8
 @register_scorer
 class Mahalanobis(Scorer):
@@ -67,28 +98,22 @@ class Mahalanobis(Scorer):
         phi, y = need_features(va, "mahalanobis"), in_domain_labels(va)
         n, d = phi.shape
         mean, centers, within, total = class_gaussians(phi, y, va.n_classes)
-        if n <= d:
-            follows = "scores of new rows will be far larger than these rows' own"
-            warn(f"mahalanobis: {n} rows cannot fill a covariance of {d} features; {follows}")
-        if absent := va.n_classes - len(centers):
-            found = f"{absent} of {va.n_classes} classes have no rows here"
-            warn(f"mahalanobis: {found} and get no Gaussian")
+        _warn_of_gaps(n, d, va.n_classes, len(centers))
         scale = total.trace().item()
-        self.mean, self.chol, self.chol_0 = mean, ridge_cholesky(within, self.ridge, scale), ridge_cholesky(total, self.ridge, scale)
-        centers = torch.linalg.solve_triangular(self.chol, (centers - mean).T, upper=False)
-        self.centers = centers.contiguous()
+        chol, chol_0 = (ridge_cholesky(m, self.ridge, scale) for m in (within, total))
+        self.mean, self.chol, self.chol_0 = mean, chol, chol_0
+        self.centers = _whiten(chol, centers - mean).contiguous()
 
     def _score(self, x: Outputs) -> Tensor:
         phi = need_features(x, "mahalanobis", len(self.mean))
-        u = torch.cat([self._distance(p.to(self.mean.dtype) - self.mean) for p, in blocks(phi, size=2**21)])
-        return u.to(widen(phi).dtype)
+        centred = (p.to(self.mean.dtype) - self.mean for p, in blocks(phi, size=2**21))
+        return torch.cat([self._distance(p) for p in centred]).to(widen(phi).dtype)
 
     def _distance(self, p: Tensor) -> Tensor:
-        z, z0 = (torch.linalg.solve_triangular(L, p.T, upper=False) for L in (self.chol, self.chol_0))
-        md = (z.square().sum(0) + self.centers.square().sum(0)[:, None] - 2 * self.centers.T @ z).amin(0).clamp_min(0)
-        md0 = z0.square().sum(0)
-        if not self.squared: md, md0 = md.sqrt(), md0.sqrt()
-        return md - md0 if self.relative else md
+        md = _to_nearest(_whiten(self.chol, p), self.centers)
+        md_0 = _whiten(self.chol_0, p).square().sum(0)
+        if not self.squared: md, md_0 = md.sqrt(), md_0.sqrt()
+        return md - md_0 if self.relative else md
 
 # %% ../nbs/03a_distances.ipynb #c0953579
 def nearest_torch(
@@ -139,16 +164,19 @@ class KNN(Scorer):
     def __init__(
         self,
         k: int = 10,  # how many neighbours
-        distance: str = "kth",  # "kth": squared distance to the k-th (authors' code); "mean": mean distance to the k nearest (paper's text)
+        # "kth": squared, to the k-th (authors' code); "mean": of the k nearest (paper's text)
+        distance: str = "kth",
     ):
         super().__init__("bank")
         if k < 1: raise ValueError(f"k: found {k}, expected 1 or more")
-        if distance not in ("kth", "mean"): raise ValueError(f"distance: found {distance!r}, expected 'kth' or 'mean'")
+        if distance not in ("kth", "mean"):
+            raise ValueError(f"distance: found {distance!r}, expected 'kth' or 'mean'")
         self.k, self.distance = k, distance
 
     def _fit(self, va: Outputs) -> None:
         phi = need_features(va, "knn")
-        if self.k > len(phi): raise ValueError(f"k: found {self.k} neighbours among {len(phi)} rows, expected k <= {len(phi)}")
+        if self.k > (n := len(phi)):
+            raise ValueError(f"k: found {self.k} neighbours among {n} rows, expected k <= {n}")
         self.bank = unit_rows(phi)
 
     def fit_score(self, va: Outputs, tau: float = 1.0) -> Tensor:
@@ -158,5 +186,6 @@ class KNN(Scorer):
         raise ValueError(f"k: found 1, expected 2 or more: {why}, so all scores would be 0")
 
     def _score(self, x: Outputs) -> Tensor:
-        squares = nearest(unit_rows(need_features(x, "knn", self.bank.shape[1])), self.bank, self.k)
+        phi = need_features(x, "knn", self.bank.shape[1])
+        squares = nearest(unit_rows(phi), self.bank, self.k)
         return squares[:, -1].clone() if self.distance == "kth" else squares.sqrt().mean(1)

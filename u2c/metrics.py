@@ -26,13 +26,19 @@ def check_probs(
     name = "log_probs" if log else "probs"
     if log:  # -inf is the log of 0, and the one infinite value that is right
         p = widen(as_tensor(probs, name))
-        if p.ndim != 2 or p.numel() == 0: raise ValueError(f"{name}: found shape {tuple(p.shape)}, expected (n, c+1)")
+        if p.ndim != 2 or p.numel() == 0:
+            raise ValueError(f"{name}: found shape {tuple(p.shape)}, expected (n, c+1)")
         total = p.exp().sum(1)
     else:
-        p = widen(check_matrix(probs, name)); total = p.sum(1)
-        if (p < 0).any(): raise ValueError(f"{name}: found negative values down to {float(p.min()):.4g}, expected probabilities")
-    if not ((total - 1).abs() < 1e-2).all():  # written so that a nan is caught too
-        raise ValueError(f"{name}: found a row that sums to {float(total[(total - 1).abs().argmax()]):.4g}, expected probabilities, which sum to 1")
+        p = widen(check_matrix(probs, name))
+        if (p < 0).any():
+            found = f"negative values down to {float(p.min()):.4g}"
+            raise ValueError(f"{name}: found {found}, expected probabilities")
+        total = p.sum(1)
+    off = (total - 1).abs()
+    if not (off < 1e-2).all():  # written so that a nan is caught too
+        found = f"a row that sums to {float(total[off.argmax()]):.4g}"
+        raise ValueError(f"{name}: found {found}, expected probabilities, which sum to 1")
     if not has_float64(p.device): p = p.cpu()  # sums over rows need it
     return p, check_labels(labels, len(p), p.shape[1] - 1).to(p.device)
 
@@ -57,17 +63,20 @@ class Bins(NamedTuple):
 def confidence_bins(
     confidence: Tensor,  # (n,) in [0, 1]
     n_bins: int = 15,
-    closed: bool = True,  # does 1.0 belong to the last bin (True) or to one of its own (False, as in torchmetrics)?
+    closed: bool = True,  # 1.0 in the last bin; False, as in torchmetrics: in one of its own
     mass: bool = False,  # equal-mass bins instead of equal-width ones?
 ) -> tuple[Tensor, Tensor]:  # the edges, and for each row the number of its bin
     "Put confidences into bins"
+    dtype, device = confidence.dtype, confidence.device
     if mass:
-        edges = torch.tensor(np.unique(np.quantile(confidence.double().cpu(), np.linspace(0, 1, n_bins + 1))), device=confidence.device)
+        cuts = np.quantile(confidence.double().cpu(), np.linspace(0, 1, n_bins + 1))
+        edges = torch.tensor(np.unique(cuts), device=device)
         if len(edges) == 1: edges = edges.repeat(2)  # all the same: one bin of no width
         return edges, torch.bucketize(confidence.double(), edges[1:-1])
-    edges = torch.linspace(0, 1, n_bins + 1, dtype=confidence.dtype, device=confidence.device)
+    edges = torch.linspace(0, 1, n_bins + 1, dtype=dtype, device=device)
     bins = torch.bucketize(confidence, edges, right=True) - 1
-    return (edges, bins.clamp_max(n_bins - 1)) if closed else (torch.cat([edges, edges[-1:]]), bins)
+    if closed: return edges, bins.clamp_max(n_bins - 1)
+    return torch.cat([edges, edges[-1:]]), bins
 
 # %% ../nbs/01_metrics.ipynb #a9b0b0ab
 def reliability_bins(
@@ -84,16 +93,17 @@ def reliability_bins(
     edges, bins = confidence_bins(confidence, n_bins, closed, mass)
     total = lambda x: torch.bincount(bins, x.double(), minlength=len(edges) - 1)
     count = total(torch.ones_like(confidence))
-    return Bins(edges, count.long(), total(confidence) / count, total(prediction == y) / count)
+    accuracy = total(prediction == y) / count
+    return Bins(edges, count.long(), total(confidence) / count, accuracy)
 
 # %% ../nbs/01_metrics.ipynb #79fae3c3
 def ece(
     probs: ArrayLike,  # (n, c+1) probabilities, the last column for abstaining
     labels: ArrayLike | None,  # (n,) in 0..c, c for abstaining
     n_bins: int = 15,
-    closed: bool = True,  # 1.0 in the last bin; False is torchmetrics' binning, with a bin of its own for 1.0
+    closed: bool = True,  # 1.0 in the last bin; False, as in torchmetrics: in one of its own
     mass: bool = False,  # equal-mass bins, or equal-width ones
-    norm: str = "l1",  # "l1": the mean gap, "l2": the root of the mean squared gap, "max": the largest gap
+    norm: str = "l1",  # "l1": the mean gap, "l2": root of the mean square, "max": the largest
 ) -> float:  # in [0, 1]
     "The gap between confidence and accuracy, over bins"
     b = reliability_bins(probs, labels, n_bins, closed, mass)
@@ -108,7 +118,7 @@ def ece(
 def nll(
     probs: ArrayLike,  # (n, c+1) probabilities, the last column for abstaining
     labels: ArrayLike | None,  # (n,) in 0..c, c for abstaining
-    floor: float = 0.0,  # added to each probability before the logarithm; the authors' code has 1e-6
+    floor: float = 0.0,  # added to each probability before its log; the authors' code has 1e-6
     log: bool = False,  # are `probs` log-probabilities?
 ) -> float:  # infinite if some row gives its label no probability
     "The mean negative log-probability of the labels"
@@ -133,18 +143,19 @@ def two_groups(
 def detections(
     u_in: ArrayLike,  # (n,) in-domain scores
     u_out: ArrayLike,  # (m,) out-of-domain scores
-) -> tuple[np.ndarray, np.ndarray]:  # in-domain and out-of-domain rows at or above each distinct score, from the largest score down
+) -> tuple[np.ndarray, np.ndarray]:  # in- and out-of-domain rows at or above each score
     "What a falling threshold catches"
     u, out = two_groups(u_in, u_out)
     values, group = np.unique(-u, return_inverse=True)
-    return np.bincount(group[~out], minlength=len(values)).cumsum(), np.bincount(group[out], minlength=len(values)).cumsum()
+    caught = lambda rows: np.bincount(group[rows], minlength=len(values)).cumsum()
+    return caught(~out), caught(out)
 
 # %% ../nbs/01_metrics.ipynb #cc6f963e
 def auroc(
     u_in: ArrayLike,  # (n,) in-domain scores
     u_out: ArrayLike,  # (m,) out-of-domain scores
 ) -> float:  # 1 is perfect, 0.5 is chance
-    "The chance that an out-of-domain row scores higher than an in-domain one, a tie counting half"
+    "The chance that an out-of-domain row scores above an in-domain one, a tie counting half"
     false, true = (np.concatenate([[0], x]) / x[-1] for x in detections(u_in, u_out))
     return float(np.trapezoid(true, false))
 
@@ -163,7 +174,7 @@ def fpr_at_tpr(
     u_out: ArrayLike,  # (m,) out-of-domain scores
     tpr: float = 0.95,  # the share of out-of-domain rows that must be caught
 ) -> float:  # 0 is perfect
-    "The share of in-domain rows lost when the threshold catches `tpr` of the out-of-domain ones; FPR95 by default"
+    "The share of in-domain rows lost where `tpr` of the out-of-domain ones are caught: FPR95"
     if not 0 < tpr <= 1: raise ValueError(f"tpr: found {tpr}, expected 0 < tpr <= 1")
     false, true = detections(u_in, u_out)
     return float(false[np.argmax(true >= tpr * true[-1])] / false[-1])
@@ -172,7 +183,7 @@ def fpr_at_tpr(
 def risk_coverage(
     u: ArrayLike,  # (n,) uncertainty: the largest are declined first
     loss: ArrayLike,  # (n,) what a row costs if answered, such as 1 for an error
-) -> tuple[np.ndarray, np.ndarray]:  # coverage 1/n, 2/n, ..., 1 and the mean loss of what is covered
+) -> tuple[np.ndarray, np.ndarray]:  # coverage 1/n, 2/n, ..., 1 and the mean loss there
     "The risk of answering only the most certain rows"
     u = check_scores(u).cpu().double()
     loss = check_scores(loss, len(u), name="loss").cpu().double()

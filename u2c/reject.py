@@ -43,8 +43,32 @@ def check_scorer(
     "A scorer, not a class of them"
     if isinstance(scorer, str): return make_scorer(scorer)
     if isinstance(scorer, Scorer): return scorer
-    found = f"the class {scorer.__name__}" if isinstance(scorer, type) else type(scorer).__name__
-    raise TypeError(f"scorer: found {found}, expected an object such as KNN(), or a name such as 'knn'")
+    found = type(scorer).__name__
+    if isinstance(scorer, type): found = f"the class {scorer.__name__}"
+    expected = "expected an object such as KNN(), or a name such as 'knn'"
+    raise TypeError(f"scorer: found {found}, {expected}")
+
+# %% ../nbs/04_reject.ipynb #99a85abb
+def _check_settings(
+    alpha: float,
+    temperature: str | float,
+) -> None:
+    "Raise unless `alpha` is a share, and `temperature` a text or a positive number"
+    if not 0 < alpha < 1: raise ValueError(f"alpha: found {alpha}, expected 0 < alpha < 1")
+    if isinstance(temperature, str): return
+    if isinstance(temperature, int | float | np.number) and 0 < temperature < math.inf: return
+    raise ValueError(f"temperature: found {temperature}, expected a positive number")
+
+# %% ../nbs/04_reject.ipynb #90ec75f2
+def _tau_for(
+    va: Outputs,  # in-domain validation data
+    temperature: str | float,  # a recipe of `fit_temperature`, or the number itself
+) -> float:
+    "The temperature of the logits of `va`"
+    y = in_domain_labels(va)
+    if isinstance(temperature, str): return fit_temperature(va.logits, y, temperature)
+    check_not_probabilities(va.logits)
+    return float(temperature)
 
 # %% ../nbs/04_reject.ipynb #346bd96d
 class Calibrator(Fitted):
@@ -53,29 +77,22 @@ class Calibrator(Fitted):
         self,
         scorer: Scorer | str,  # the epistemic uncertainty u(x); `fit` fits a copy of it
         alpha: float = 0.95,  # share of in-domain data below the threshold
-        temperature: str | float = "exact",  # a recipe of `fit_temperature`, or a number to use as tau
+        temperature: str | float = "exact",  # a recipe of `fit_temperature`, or tau itself
     ):
         super().__init__("tau", "theta", "n_classes")
-        if not 0 < alpha < 1: raise ValueError(f"alpha: found {alpha}, expected 0 < alpha < 1")
-        number = isinstance(temperature, int | float | np.number) and 0 < temperature < math.inf
-        if not isinstance(temperature, str) and not number:
-            raise ValueError(f"temperature: found {temperature}, expected a positive number")
+        _check_settings(alpha, temperature)
         self.scorer = check_scorer(scorer)
         self.alpha, self.temperature = alpha, temperature
 
     def fit(
         self,
         va: Outputs,  # in-domain validation data
-        u: ArrayLike | None = None,  # scores of `va`, if the scorer has been fitted to it already
+        u: ArrayLike | None = None,  # its scores, if the scorer has been fitted to it already
     ) -> Self:
         "Learn tau, u and theta from in-domain data"
-        y = in_domain_labels(va)
-        tau = self.temperature
-        if isinstance(tau, str): tau = fit_temperature(va.logits, y, tau)
-        else: check_not_probabilities(va.logits)
-        tau = float(tau)
-        scorer = own_copy(self.scorer)
-        scores = check_scores(scorer.fit_score(va, tau) if u is None else u, len(va), va.device)
+        tau, scorer = _tau_for(va, self.temperature), own_copy(self.scorer)
+        if u is None: u = scorer.fit_score(va, tau)
+        scores = check_scores(u, len(va), va.device)
         theta = fit_threshold(scores, self.alpha)
         self._fit(va, scores, tau, theta)
         number = lambda v: torch.tensor(v, dtype=torch.float64, device=va.device)
@@ -102,12 +119,13 @@ class Calibrator(Fitted):
         if not x.logits.is_meta and x.n_classes != self.n_classes:
             expected = f"expected {int(self.n_classes)}, as in fit"
             raise ValueError(f"logits: found {x.n_classes} classes, {expected}")
-        scores = check_scores(self.scorer.score(x) if u is None else u, len(x), x.device)
-        return self.extended_logits(x, scores)
+        if u is None: u = self.scorer.score(x)
+        return self.extended_logits(x, check_scores(u, len(x), x.device))
 
     def extended_logits(self, x: Outputs, u: Tensor) -> Tensor: raise NotImplementedError
 
-    def _fit(self, va: Outputs, u: Tensor, tau: float, theta: float) -> None: "What else a method learns"
+    def _fit(self, va: Outputs, u: Tensor, tau: float, theta: float) -> None:
+        "What else a method learns"
 
     def _load_from_state_dict(self, state_dict, prefix, *args):
         self.scorer = own_copy(self.scorer)  # what comes next is put into it
@@ -130,4 +148,6 @@ class RejectOrClassify(Calibrator):
         "Logits whose softmax is RC's answer"
         f = widen(x.logits) / self.tau
         reject = (u.to(self.theta.dtype) >= self.theta)[:, None]
-        return torch.cat([f.masked_fill(reject, -math.inf), torch.zeros_like(f[:, :1]).masked_fill(~reject, -math.inf)], 1)
+        classes = f.masked_fill(reject, -math.inf)
+        abstain = torch.zeros_like(f[:, :1]).masked_fill(~reject, -math.inf)
+        return torch.cat([classes, abstain], 1)

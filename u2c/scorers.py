@@ -12,8 +12,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from .core import ArrayLike, Fitted, Outputs, as_tensor, blocks, in_domain_labels, warn, widen
-from .core import check_fit_data, check_matrix, check_scores
+from .core import ArrayLike, Fitted, Outputs, as_tensor, blocks, warn, widen
+from .core import check_fit_data, check_matrix, check_scores, in_domain_labels
 from .temperature import tempered_lse
 
 # %% ../nbs/03_scorers.ipynb #b1b8cc25
@@ -66,9 +66,13 @@ def need_features(
     width: int | None = None,  # the number of features it knows
 ) -> Tensor:  # (n, d)
     "The features of `x`, which must be there"
-    if x.features is None: raise ValueError(f"features: found None, expected an (n, d) matrix, which {scorer} works on")
+    if x.features is None:
+        expected = f"an (n, d) matrix, which {scorer} works on"
+        raise ValueError(f"features: found None, expected {expected}")
     d = x.features.shape[1]
-    if width is not None and d != width: raise ValueError(f"features: found {d} columns, expected {width}, as {scorer} was given before")
+    if width is not None and d != width:
+        expected = f"{width}, as {scorer} was given before"
+        raise ValueError(f"features: found {d} columns, expected {expected}")
     return x.features
 
 # %% ../nbs/03_scorers.ipynb #aae700e4
@@ -125,11 +129,24 @@ def check_head(
         none = torch.zeros_like(head.weight[:, 0])
         head = head.weight, none if head.bias is None else head.bias
     if not isinstance(head, (tuple, list)) or len(head) != 2:
-        raise ValueError(f"head: found {type(head).__name__}, expected (weight, bias) or an nn.Linear")
+        expected = "expected (weight, bias) or an nn.Linear"
+        raise ValueError(f"head: found {type(head).__name__}, {expected}")
     weight = widen(check_matrix(head[0], "head weight"))
     bias = widen(check_matrix(as_tensor(head[1], "head bias")[None], "head bias"))[0]
-    if len(weight) != len(bias): raise ValueError(f"head: found weight {tuple(weight.shape)} and bias {tuple(bias.shape)}, expected (c, d) and (c,)")
+    if len(weight) != len(bias):
+        found = f"weight {tuple(weight.shape)} and bias {tuple(bias.shape)}"
+        raise ValueError(f"head: found {found}, expected (c, d) and (c,)")
     return weight.clone(), bias.clone().to(weight)
+
+# %% ../nbs/03_scorers.ipynb #bedc350c
+def _warn_of_signs(
+    phi: Tensor,  # (n, d) features
+) -> None:
+    "Warn where features are negative, which ASH-B does not expect"
+    below = (phi < 0).double().mean().item()
+    if not below: return
+    found = f"{below:.0%} of the features are negative where ASH-B expects a ReLU's"
+    warn(f"ash: {found}; u may be all but constant, see by='magnitude'")
 
 # %% ../nbs/03_scorers.ipynb #be74a47f
 @register_scorer
@@ -137,27 +154,34 @@ class ASH(Scorer):
     "ASH-B: minus the log-sum-exp of the head on binarized features"
     def __init__(
         self,
-        head: tuple[ArrayLike, ArrayLike] | nn.Linear | None = None,  # the network's last layer: weight (c, d) and bias (c,)
+        # the network's last layer: weight (c, d) and bias (c,)
+        head: tuple[ArrayLike, ArrayLike] | nn.Linear | None = None,
         percentile: float = 90,  # share of the features that is pruned
         by: str = "value",  # "value": ASH-B; "magnitude": for features of both signs
     ):
         super().__init__("weight", "bias")
-        if by not in ("value", "magnitude"): raise ValueError(f"by: found {by!r}, expected 'value' or 'magnitude'")
-        if not 0 <= percentile < 100: raise ValueError(f"percentile: found {percentile}, expected 0 <= percentile < 100")
+        if by not in ("value", "magnitude"):
+            raise ValueError(f"by: found {by!r}, expected 'value' or 'magnitude'")
+        if not 0 <= percentile < 100:
+            raise ValueError(f"percentile: found {percentile}, expected 0 <= percentile < 100")
         self.percentile, self.by = percentile, by
         if head is not None: self.weight, self.bias = check_head(head)
 
     def _fit(self, va: Outputs) -> None:
-        if self.weight is None: raise ValueError("head: found None, expected (weight, bias) of the last layer: make_scorer('ash', head=...)")
+        if self.weight is None:
+            expected = "(weight, bias) of the last layer: make_scorer('ash', head=...)"
+            raise ValueError(f"head: found None, expected {expected}")
         self.weight, self.bias = self.weight.to(va.device), self.bias.to(va.device)
-        phi = need_features(va, "ash", self.weight.shape[1])
-        if len(self.weight) != va.n_classes: raise ValueError(f"head: found {len(self.weight)} classes, expected {va.n_classes}, as the logits have")
-        if self.by == "value" and (below := (phi < 0).double().mean().item()):
-            found = f"{below:.0%} of the features are negative where ASH-B expects a ReLU's"
-            warn(f"ash: {found}; u may be all but constant, see by='magnitude'")
+        phi, c = need_features(va, "ash", self.weight.shape[1]), len(self.weight)
+        if c != va.n_classes:
+            expected = f"{va.n_classes}, as the logits have"
+            raise ValueError(f"head: found {c} classes, expected {expected}")
+        if self.by == "value": _warn_of_signs(phi)
 
     def _score(self, x: Outputs) -> Tensor:
         phi = need_features(x, "ash", self.weight.shape[1])
         keep = max(1, phi.shape[1] - round(phi.shape[1] * self.percentile / 100))
-        head = lambda p: nn.functional.linear(binarize(widen(p), keep, self.by), self.weight.to(widen(p).dtype), self.bias.to(widen(p).dtype))
-        return -torch.cat([tempered_lse(head(p)) for p, in blocks(phi)])
+        w, b = self.weight, self.bias
+        head = lambda p: nn.functional.linear(p, w.to(p.dtype), b.to(p.dtype))
+        pruned = (binarize(widen(p), keep, self.by) for p, in blocks(phi))
+        return -torch.cat([tempered_lse(head(p)) for p in pruned])

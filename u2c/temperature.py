@@ -53,11 +53,11 @@ def end_slopes(
 
 # %% ../nbs/02_temperature.ipynb #c0594f7c
 def newton(
-    slopes_at: Callable[[float], tuple[float, float]],  # beta -> (first, second derivative) of a convex function
+    slopes_at: Callable[[float], tuple[float, float]],  # beta -> first, second derivative
     low: float,  # the minimum lies between `low` ...
     high: float,  # ... and `high`, both positive
     start: float = 1.0,
-) -> float:  # where the first derivative is zero, or the end of the bracket nearest to that
+) -> float:  # where the first derivative is 0, or the bracket's end nearest to that
     "Minimize a convex function by Newton's method within a bracket"
     beta = min(max(start, low), high)
     for _ in range(100):
@@ -108,11 +108,23 @@ def granted(
     if at_inf >= spread / (n + 1): return 0.0
     return max(0.0, mean_margin(logits) / (n + 1) - at_inf)
 
+# %% ../nbs/02_temperature.ipynb #b0a4f632
+def _raised(
+    logits: Tensor,  # (n, c)
+    labels: Tensor,  # (n,)
+    extra: float,  # from `granted`
+) -> Callable[[float], tuple[float, float]]:  # beta -> first, second derivative
+    "The slopes of the loss with what was granted"
+    def slopes_at(beta: float) -> tuple[float, float]:
+        first, second = slopes(logits, labels, beta)
+        return first + extra, second
+    return slopes_at
+
 # %% ../nbs/02_temperature.ipynb #678f9502
 def degenerate(
     at_zero: float,  # L'(0)
     high: float,  # the largest temperature allowed
-) -> tuple[float, str] | None:  # a temperature and the reason for it, or None if there is a minimum to find
+) -> tuple[float, str] | None:  # a temperature and the reason for it; None: look for a minimum
     "The temperature where the loss has no minimum, and nothing can be granted"
     if high == 0: return 1.0, "every row has equal logits, so any temperature fits"
     if at_zero < 0: return None
@@ -129,16 +141,14 @@ def search_temperature(
     extra: float,  # from `granted`
 ) -> tuple[float, str]:  # the temperature, and what to warn of
     "The temperature that minimizes the cross-entropy, by either recipe"
-    def slopes_at(beta: float) -> tuple[float, float]:
-        first, second = slopes(logits, labels, beta)
-        return first + extra, second
-    step = 0.0
+    slopes_at, step = _raised(logits, labels, extra), 0.0
     if recipe == "exact": tau = 1 / newton(slopes_at, 1 / high, 1 / low)
     else: tau, step = adam_tau(lambda tau: -slopes_at(1 / tau)[0] / tau**2, low)
     n, why = len(logits), []
     if extra: why.append(f"its {n} rows are so good that one error in {n + 1} is assumed")
     if step > 1e-4:
-        why.append("Adam was still moving after 10,000 steps; recipe='exact' has no such limit")
+        moving = "Adam was still moving after 10,000 steps"
+        why.append(f"{moving}; recipe='exact' has no such limit")
     if not low * (1 + 1e-9) < tau < high * (1 - 1e-9):
         why.append("this is a bound, the best temperature lies beyond")
     return tau, "; ".join(why)
@@ -147,9 +157,9 @@ def search_temperature(
 def fit_temperature(
     logits: ArrayLike,  # (n, c) of in-domain validation data
     labels: ArrayLike,  # (n,) in 0..c-1
-    recipe: str = "exact",  # "exact": Newton's method; "paper": the authors' 10,000 steps of Adam
+    recipe: str = "exact",  # "exact": Newton's method; "paper": the authors' steps of Adam
 ) -> float:  # tau > 0; divide logits by it
-    "The temperature that minimizes the cross-entropy of `logits / tau`, at least one error granted"
+    "The tau that minimizes the cross-entropy of `logits / tau`, at least one error granted"
     if recipe not in ("exact", "paper"):
         raise ValueError(f"recipe: found {recipe!r}, expected 'exact' or 'paper'")
     f = check_matrix(logits, "logits")
@@ -158,14 +168,15 @@ def fit_temperature(
     y = check_labels(labels, len(f), f.shape[1] - 1, " (in-domain classes)").to(f.device)
     at_zero, at_inf, spread = end_slopes(f, y)
     if spread and not 1e-100 < spread < 1e100:
-        raise ValueError(f"logits: found a spread of {spread:.3g} in a row, expected 1e-100 to 1e100")
+        found = f"a spread of {spread:.3g} in a row"
+        raise ValueError(f"logits: found {found}, expected 1e-100 to 1e100")
     low, high = spread * 1e-4, spread * 1e4
     # the authors' steps stay theirs wherever they lead somewhere
     extra = granted(f, at_inf, spread) if recipe == "exact" or at_inf == 0 else 0.0
-    tied = spread > 0 and at_inf == extra == 0
-    found = degenerate(at_zero, high)
-    if tied: found = 1.0, "the two best classes of every row tie, so nothing tells a temperature"
-    tau, why = found or search_temperature(f, y, recipe, low, high, extra)
+    known = degenerate(at_zero, high)
+    if spread > 0 and at_inf == extra == 0:
+        known = 1.0, "the two best classes of every row tie, so nothing tells a temperature"
+    tau, why = known or search_temperature(f, y, recipe, low, high, extra)
     if why: warn(f"fit_temperature: tau = {tau:.4g}: {why}")
     return tau
 
