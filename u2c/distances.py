@@ -164,8 +164,7 @@ class KNN(Scorer):
     def __init__(
         self,
         k: int = 10,  # how many neighbours
-        # "kth": squared, to the k-th (authors' code); "mean": of the k nearest (paper's text)
-        distance: str = "kth",
+        distance: str = "kth",  # "kth": squared (authors' code); "mean": over k (paper's text)
     ):
         super().__init__("bank")
         if k < 1: raise ValueError(f"k: found {k}, expected 1 or more")

@@ -139,6 +139,21 @@ def check_head(
     return weight.clone(), bias.clone().to(weight)
 
 # %% ../nbs/03_scorers.ipynb #bedc350c
+def _features_for(
+    weight: Tensor | None,  # (c, d), the head's
+    va: Outputs,
+) -> Tensor:  # (n, d)
+    "The features of `va`, which the head must take to logits like those of `va`"
+    if weight is None:
+        expected = "(weight, bias) of the last layer: make_scorer('ash', head=...)"
+        raise ValueError(f"head: found None, expected {expected}")
+    phi, c = need_features(va, "ash", weight.shape[1]), len(weight)
+    if c != va.n_classes:
+        expected = f"{va.n_classes}, as the logits have"
+        raise ValueError(f"head: found {c} classes, expected {expected}")
+    return phi
+
+# %% ../nbs/03_scorers.ipynb #07448d88
 def _warn_of_signs(
     phi: Tensor,  # (n, d) features
 ) -> None:
@@ -168,14 +183,8 @@ class ASH(Scorer):
         if head is not None: self.weight, self.bias = check_head(head)
 
     def _fit(self, va: Outputs) -> None:
-        if self.weight is None:
-            expected = "(weight, bias) of the last layer: make_scorer('ash', head=...)"
-            raise ValueError(f"head: found None, expected {expected}")
+        phi = _features_for(self.weight, va)
         self.weight, self.bias = self.weight.to(va.device), self.bias.to(va.device)
-        phi, c = need_features(va, "ash", self.weight.shape[1]), len(self.weight)
-        if c != va.n_classes:
-            expected = f"{va.n_classes}, as the logits have"
-            raise ValueError(f"head: found {c} classes, expected {expected}")
         if self.by == "value": _warn_of_signs(phi)
 
     def _score(self, x: Outputs) -> Tensor:
