@@ -61,8 +61,9 @@ class World:
 
     def unknown(self, n: int, seed: int = 0) -> Outputs:
         "A sample of P_out: n rows labelled c"
-        with seeded(seed): x = self.radius * torch.randn(n, 2, dtype=torch.float64)
-        return self.outputs(x, torch.full((n,), self.c))
+        with seeded(seed):
+            x = self.radius * torch.randn(n, 2, dtype=torch.float64)
+            return self.outputs(x, torch.full((n,), self.c))
 
     def posterior(self, x: Outputs) -> Tensor:
         "(n, c): the true probability of each class, given that the row is of a known one"
@@ -172,7 +173,7 @@ def ece_by_regions(
         if not rows.any(): continue
         if out: gaps[region] = float((1 - abstain if rejects else best)[rows].mean())
         elif rejects: gaps[region] = float(abstain[rows].mean())
-        elif method == "rc":  # RC is f_tau here; U2C's ece has no formula
+        elif method == "rc":  # RC is f_tau here; for U2C there is no formula
             gaps[region] = ece(part.logits[rows].softmax(1), labels[rows])
     return gaps
 

@@ -97,7 +97,7 @@ def region_shares(
 def quadrant(
     probs: ArrayLike,  # (n, c+1), the last for abstaining
     abstain: float = 0.5,  # from this probability of abstaining on an input counts as unknown
-    clear: float = 0.75,  # from this share of the known classes' sum on the best one is clear
+    clear: float = 0.75,  # from this share of the known ones' sum on the best class is clear
 ) -> np.ndarray:  # (n,) of "known-known", "known-unknown", "unknown-known"
     "The kind of knowledge that each row of probabilities expresses"
     for name, value in (("abstain", abstain), ("clear", clear)):
