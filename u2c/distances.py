@@ -111,7 +111,9 @@ class Mahalanobis(Scorer):
 
     def _distance(self, p: Tensor) -> Tensor:
         md = _to_nearest(_whiten(self.chol, p), self.centers)
-        md_0 = _whiten(self.chol_0, p).square().sum(0)
+        return self._difference(md, _whiten(self.chol_0, p).square().sum(0))
+
+    def _difference(self, md: Tensor, md_0: Tensor) -> Tensor:
         if not self.squared: md, md_0 = md.sqrt(), md_0.sqrt()
         return md - md_0 if self.relative else md
 
@@ -186,5 +188,7 @@ class KNN(Scorer):
 
     def _score(self, x: Outputs) -> Tensor:
         phi = need_features(x, "knn", self.bank.shape[1])
-        squares = nearest(unit_rows(phi), self.bank, self.k)
+        return self._summary(nearest(unit_rows(phi), self.bank, self.k))
+
+    def _summary(self, squares: Tensor) -> Tensor:
         return squares[:, -1].clone() if self.distance == "kth" else squares.sqrt().mean(1)

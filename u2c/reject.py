@@ -52,8 +52,11 @@ def check_scorer(
 def _check_settings(
     alpha: float,
     temperature: str | float,
+    scores: str,
 ) -> None:
-    "Raise unless `alpha` is a share, and `temperature` a text or a positive number"
+    "Raise unless `alpha` is a share, `temperature` a text or positive, `scores` known"
+    if scores not in ("in-sample", "held-out"):
+        raise ValueError(f"scores: found {scores!r}, expected 'in-sample' or 'held-out'")
     if not 0 < alpha < 1: raise ValueError(f"alpha: found {alpha}, expected 0 < alpha < 1")
     if isinstance(temperature, str): return
     if isinstance(temperature, int | float | np.number) and 0 < temperature < math.inf: return
@@ -70,6 +73,18 @@ def _tau_for(
     check_not_probabilities(va.logits)
     return float(temperature)
 
+# %% ../nbs/04_reject.ipynb #45f39a64
+def _scores_of(
+    scorer: Scorer,  # fitted here
+    va: Outputs,  # in-domain validation data
+    tau: float,
+    scores: str,  # "in-sample" or "held-out"
+) -> Tensor:  # (n,)
+    "Fit a scorer, and score the rows that it is fitted on"
+    if scores == "in-sample": return scorer.fit_score(va, tau)
+    scorer.fit(va, tau)
+    return scorer.held_out(va, tau)
+
 # %% ../nbs/04_reject.ipynb #346bd96d
 class Calibrator(Fitted):
     "A classifier with a reject option: c+1 probabilities, the last for abstaining"
@@ -78,11 +93,12 @@ class Calibrator(Fitted):
         scorer: Scorer | str,  # the epistemic uncertainty u(x); `fit` fits a copy of it
         alpha: float = 0.95,  # share of in-domain data below the threshold
         temperature: str | float = "exact",  # a recipe of `fit_temperature`, or tau itself
+        scores: str = "in-sample",  # how `fit` scores va: so (the paper's), or "held-out"
     ):
         super().__init__("tau", "theta", "n_classes")
-        _check_settings(alpha, temperature)
+        _check_settings(alpha, temperature, scores)
         self.scorer = check_scorer(scorer)
-        self.alpha, self.temperature = alpha, temperature
+        self.alpha, self.temperature, self.scores = alpha, temperature, scores
 
     def fit(
         self,
@@ -91,7 +107,7 @@ class Calibrator(Fitted):
     ) -> Self:
         "Learn tau, u and theta from in-domain data"
         tau, scorer = _tau_for(va, self.temperature), own_copy(self.scorer)
-        if u is None: u = scorer.fit_score(va, tau)
+        if u is None: u = _scores_of(scorer, va, tau, self.scores)
         scores = check_scores(u, len(va), va.device)
         theta = fit_threshold(scores, self.alpha)
         self._fit(va, scores, tau, theta)

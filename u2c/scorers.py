@@ -55,6 +55,15 @@ class Scorer(Fitted):
         "Learn from in-domain data, and score these very rows, as the paper does"
         return self.fit(va, tau).score(va)
 
+    def held_out(
+        self,
+        va: Outputs,  # in-domain validation data
+        tau: float = 1.0,  # the temperature of the logits
+    ) -> Tensor:  # (n,)
+        "The score of each row by what the other rows teach; the scorer itself learns nothing"
+        from u2c.held_out import held_out_scores  # it builds on this module
+        return held_out_scores(self, va, tau)
+
     def _fit(self, va: Outputs) -> None: "Nothing to learn"
 
     def _score(self, x: Outputs) -> Tensor: raise NotImplementedError
@@ -89,7 +98,7 @@ def register_scorer(
 # %% ../nbs/03_scorers.ipynb #461c9bfa
 def list_scorers() -> list[str]:
     "The names that `make_scorer` takes"
-    import u2c.distances  # registers its scorers; here because it builds on this module
+    import u2c.distances, u2c.rank  # they register scorers, and build on this module
     return sorted(_scorers)
 
 # %% ../nbs/03_scorers.ipynb #661d6e76

@@ -199,8 +199,9 @@ class U2C(Calibrator):
         lr: float = 1e-3,
         weight_decay: float = 1e-4,
         standardize: bool = False,  # fit tau_u on centred and scaled scores; not the paper's
+        scores: str = "in-sample",  # how `fit` scores va: so (the paper's), or "held-out"
     ):
-        super().__init__(scorer, alpha, temperature)
+        super().__init__(scorer, alpha, temperature, scores)
         self.link, self.seed, self.hidden, self.steps = link, seed, hidden, steps
         self.lr, self.weight_decay, self.standardize = lr, weight_decay, standardize
         self.tau_u = make_link(link, hidden, seed)
