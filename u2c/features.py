@@ -70,18 +70,20 @@ def load_tensors(
     about: dict[str, Any],  # what the file should be about
 ) -> dict[str, Tensor] | None:  # None if it is absent, damaged or about something else
     "Read tensors back, if they are what is wanted"
-    def useless(why: str) -> None: print(f"{path.name}: {why}; it is built again")
     if not path.exists(): return None
     try:
         with safe_open(path, "pt") as f:
             note = json.loads((f.metadata() or {}).get("u2c", "{}"))
             tensors = {k: f.get_tensor(k) for k in f.keys()}
-    except (SafetensorError, OSError, ValueError) as e: return useless(f"damaged ({e})")
-    if note.get("digest") != digest(tensors):
-        return useless("damaged (its content does not match its checksum)")
-    if note["about"] != json.loads(json.dumps(about)):
-        return useless("made with other settings or files")
-    return tensors
+    except (SafetensorError, OSError, ValueError) as e: found = f"damaged ({e})"
+    else:
+        if note.get("digest") != digest(tensors):
+            found = "damaged (its content does not match its checksum)"
+        elif note["about"] != json.loads(json.dumps(about)):
+            found = "made with other settings or files"
+        else: return tensors
+    print(f"{path.name}: {found}; it is built again")
+    return None
 
 # %% ../nbs/11_features.ipynb #a4aa45fa
 def cached(
