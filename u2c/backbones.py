@@ -17,21 +17,11 @@ from importlib import import_module
 from itertools import zip_longest
 from pathlib import Path
 
-import timm
 import torch
 import torch.nn.functional as F
 from PIL.Image import Image
 from safetensors.torch import load_file
-from timm.data import create_transform, resolve_model_data_config
-from timm.models.resnet import BasicBlock
-from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
-from torchvision.models import (  # type: ignore[import-untyped]
-    ResNet50_Weights, ResNet152_Weights, ViT_B_16_Weights, ViT_B_32_Weights,
-    WeightsEnum, get_model,
-)
-from torchvision.transforms import Compose  # type: ignore[import-untyped]
-from torchvision.transforms.v2 import RGB  # type: ignore[import-untyped]
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from .core import seeded
@@ -67,6 +57,7 @@ def resnet_body(
     widths: tuple[int, ...] = (16, 32, 64),  # channels of the stages
 ) -> nn.Sequential:  # ends in `widths[-1]` features
     "A residual network for small gray images, of timm's blocks"
+    from timm.models.resnet import BasicBlock
     last = widths[0]
     first = nn.Conv2d(1, last, 3, 2, 1, bias=False)
     layers: list[nn.Module] = [first, nn.BatchNorm2d(last), nn.ReLU()]
@@ -82,8 +73,9 @@ def resnet_body(
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 # %% ../nbs/10_backbones.ipynb #83b00498
-def vit_body() -> VisionTransformer:
+def vit_body() -> nn.Module:
     "A vision transformer for 28 x 28 images: patches of 7 pixels, 64 features, 6 layers"
+    from timm.models.vision_transformer import VisionTransformer
     return VisionTransformer(
         img_size=28, patch_size=7, in_chans=1, num_classes=0,
         embed_dim=64, depth=6, num_heads=4, mlp_ratio=2)
@@ -304,13 +296,13 @@ def packaged_weights(
     return Path(getattr(package, f"EfficientnetLite{name[-1]}ModelFile").get_model_file_path())
 
 # %% ../nbs/10_backbones.ipynb #360fe358
-torchvision_models: dict[str, WeightsEnum] = {
-    "resnet50": ResNet50_Weights.IMAGENET1K_V1,
-    "resnet152": ResNet152_Weights.IMAGENET1K_V1,
-    "vit_b_16": ViT_B_16_Weights.IMAGENET1K_V1,
-    "vit_b_32": ViT_B_32_Weights.IMAGENET1K_V1,
-    "resnet50.v2": ResNet50_Weights.IMAGENET1K_V2,
-    "resnet152.v2": ResNet152_Weights.IMAGENET1K_V2,
+torchvision_models = {  # name -> what `torchvision.models.get_weight` takes
+    "resnet50": "ResNet50_Weights.IMAGENET1K_V1",
+    "resnet152": "ResNet152_Weights.IMAGENET1K_V1",
+    "vit_b_16": "ViT_B_16_Weights.IMAGENET1K_V1",
+    "vit_b_32": "ViT_B_32_Weights.IMAGENET1K_V1",
+    "resnet50.v2": "ResNet50_Weights.IMAGENET1K_V2",
+    "resnet152.v2": "ResNet152_Weights.IMAGENET1K_V2",
 }
 
 # %% ../nbs/10_backbones.ipynb #9e5bdd9b
@@ -332,7 +324,8 @@ def build_torchvision(
     download: bool,  # the weights too; else they are random
 ) -> tuple[nn.Module, Transform]:
     "A classifier of torchvision and its transform"
-    weights, model = torchvision_models[name], name.removesuffix(".v2")
+    from torchvision.models import get_model, get_weight  # type: ignore[import-untyped]
+    weights, model = get_weight(torchvision_models[name]), name.removesuffix(".v2")
     with fetching(name): net = get_model(model, weights=weights if download else None)
     return net, weights.transforms()
 
@@ -342,6 +335,8 @@ def build_timm(
     download: bool,  # the weights too; else they are random
 ) -> tuple[nn.Module, Transform]:
     "A classifier of timm and its transform"
+    import timm
+    from timm.data import create_transform, resolve_model_data_config
     model = name.removeprefix("timm/")
     if not timm.is_model(model):
         raise ValueError(f"name: found {name!r}, expected timm/ and one of timm.list_models()")
@@ -355,6 +350,7 @@ def find_weights(
 ) -> Path | None:  # the checkpoint to read; None if the published weights are downloaded
     "Which weights a network takes; an unknown name or an absent file is an error"
     if name.startswith("timm/"):
+        import timm
         # timm knows a model by what comes before the dot: a tag counts only if it has weights
         model = name.removeprefix("timm/")
         untagged = weights is not None and "." not in model and timm.is_model(model)
@@ -383,6 +379,8 @@ def load_pretrained(
     weights: str | Path | None = None,  # a checkpoint on disk; None for the published weights
 ) -> Pretrained:  # in evaluation mode, without gradients
     "A pretrained classifier by its name"
+    from torchvision.transforms import Compose  # type: ignore[import-untyped]
+    from torchvision.transforms.v2 import RGB  # type: ignore[import-untyped]
     weights, lite = find_weights(name, weights), name in lite_models
     build = build_torchvision if name in torchvision_models else build_timm
     model = f"timm/tf_{name}" if lite else name
