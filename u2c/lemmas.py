@@ -29,7 +29,8 @@ class World:
 
     def __post_init__(self) -> None:
         if self.c < 2: raise ValueError(f"c: found {self.c}, expected 2 or more")
-        if not self.spread > 0: raise ValueError(f"spread: found {self.spread}, expected a positive number")
+        if not self.spread > 0:
+            raise ValueError(f"spread: found {self.spread}, expected a positive number")
 
     @property
     def radius(self) -> float:
@@ -60,11 +61,14 @@ class World:
 
     def unknown(self, n: int, seed: int = 0) -> Outputs:
         "A sample of P_out: n rows labelled c"
-        with seeded(seed): return self.outputs(self.radius * torch.randn(n, 2, dtype=torch.float64), torch.full((n,), self.c))
+        with seeded(seed):
+            x = self.radius * torch.randn(n, 2, dtype=torch.float64)
+            return self.outputs(x, torch.full((n,), self.c))
 
     def posterior(self, x: Outputs) -> Tensor:
         "(n, c): the true probability of each class, given that the row is of a known one"
-        return (need_features(x, "posterior", 2) @ self.means.T - self.means.square().sum(1) / 2).softmax(1)
+        phi = need_features(x, "posterior", 2)
+        return (phi @ self.means.T - self.means.square().sum(1) / 2).softmax(1)
 
 # %% ../nbs/07_lemmas.ipynb #6686d158
 class Surprise(Scorer):
@@ -90,7 +94,8 @@ class FromCentre(Scorer):
         self.mean = need_features(va, "from centre").mean(0)
 
     def _score(self, x: Outputs) -> Tensor:
-        return torch.linalg.vector_norm(need_features(x, "from centre", len(self.mean)) - self.mean, dim=1)
+        phi = need_features(x, "from centre", len(self.mean))
+        return torch.linalg.vector_norm(phi - self.mean, dim=1)
 
 # %% ../nbs/07_lemmas.ipynb #dom1
 def domain(
@@ -99,7 +104,9 @@ def domain(
     "The labels of a sample that is all in domain or all out of it"
     c = part.logits.shape[1]
     out = check_labels(part.labels, len(part.logits), c) == c
-    if out.any() and not out.all(): raise ValueError(f"labels: found {int(out.sum())} rows of no known class among {len(out)}, expected all or none")
+    if out.any() and not out.all():
+        found = f"found {int(out.sum())} rows of no known class among {len(out)}"
+        raise ValueError(f"labels: {found}, expected all or none")
     return part.labels, bool(out.all())  # type: ignore[return-value]
 
 # %% ../nbs/07_lemmas.ipynb #3f3c07dc
@@ -125,7 +132,8 @@ def error_gap_by_regions(
     labels, out = domain(part)
     if out: return share(part, "B") - share(part, "C")
     wrong = (part.logits.argmax(1) != labels).cpu().numpy()
-    joint = {r: float((wrong & (part.region == r)).mean()) for r in "BC"}  # P(region) * err(h | region)
+    # P(region) * err(h | region)
+    joint = {r: float((wrong & (part.region == r)).mean()) for r in "BC"}
     return share(part, "C") - share(part, "B") + joint["B"] - joint["C"]
 
 # %% ../nbs/07_lemmas.ipynb #18bfe2eb
@@ -133,8 +141,10 @@ def nll_u2c(
     part: Comparison,
 ) -> float:
     "nll of U2C by the second lemma"
+    whole = torch.logaddexp(part.logits.logsumexp(1), part.tau_u)
     extended = torch.cat([part.logits, part.tau_u[:, None]], 1)
-    return float((torch.logaddexp(part.logits.logsumexp(1), part.tau_u) - extended.gather(1, domain(part)[0][:, None])[:, 0]).mean())
+    of_label = extended.gather(1, domain(part)[0][:, None])[:, 0]
+    return float((whole - of_label).mean())
 
 # %% ../nbs/07_lemmas.ipynb #b73e3d5d
 def nll_rc(
@@ -151,7 +161,8 @@ def ece_by_regions(
     method: str,  # "rc" or "u2c"
 ) -> dict[str, float]:  # region -> ece, for each region with rows that the lemmas cover
     "ece in each region by the appendix's two lemmas"
-    if method not in ("rc", "u2c"): raise ValueError(f"method: found {method!r}, expected 'rc' or 'u2c'")
+    if method not in ("rc", "u2c"):
+        raise ValueError(f"method: found {method!r}, expected 'rc' or 'u2c'")
     labels, out = domain(part)
     p = getattr(part, method).exp()
     best, abstain = p[:, :-1].amax(1), p[:, -1]
@@ -159,10 +170,11 @@ def ece_by_regions(
     for region in "ABCD":
         rows = torch.from_numpy(part.region == region)
         rejects = region in ("CD" if method == "rc" else "BD")
-        if not rows.any() or (not out and not rejects and method == "u2c"): continue  # in domain in A and C, U2C's ece has no formula
+        if not rows.any(): continue
         if out: gaps[region] = float((1 - abstain if rejects else best)[rows].mean())
         elif rejects: gaps[region] = float(abstain[rows].mean())
-        else: gaps[region] = ece(part.logits[rows].softmax(1), labels[rows])  # RC is f_tau here
+        elif method == "rc":  # RC is f_tau here; for U2C there is no formula
+            gaps[region] = ece(part.logits[rows].softmax(1), labels[rows])
     return gaps
 
 # %% ../nbs/07_lemmas.ipynb #df9c58f5
@@ -185,6 +197,7 @@ def ece_per_point(
 ) -> float:
     "E |P(h = y | x) - pi(x)| in domain, by the true posterior"
     confidence, h = getattr(part, method).exp().max(1)
-    right = torch.cat([truth, torch.zeros_like(truth[:, :1])], 1).gather(1, h[:, None])[:, 0]  # abstaining is never right in domain
+    never = torch.zeros_like(truth[:, :1])  # in domain abstaining is never right
+    right = torch.cat([truth, never], 1).gather(1, h[:, None])[:, 0]
     rows = torch.from_numpy(np.isin(part.region, list(region)))
     return float((right - confidence)[rows].abs().mean())

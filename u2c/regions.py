@@ -27,8 +27,12 @@ def columns(
     arrays: list[np.ndarray] = []
     for name, x in named.items():
         x = as_tensor(x, name)
-        if x.ndim != 1 or len(x) == 0: raise ValueError(f"{name}: found shape {tuple(x.shape)}, expected (n,) with n >= 1")
-        if arrays and len(x) != len(arrays[0]): raise ValueError(f"{name}: found {len(x)} rows, expected {len(arrays[0])}, as in {next(iter(named))}")
+        if x.ndim != 1 or len(x) == 0:
+            found = f"found shape {tuple(x.shape)}"
+            raise ValueError(f"{name}: {found}, expected (n,) with n >= 1")
+        if arrays and len(x) != len(arrays[0]):
+            expected = f"expected {len(arrays[0])}, as in {next(iter(named))}"
+            raise ValueError(f"{name}: found {len(x)} rows, {expected}")
         check_finite(x, name)
         arrays.append(x.cpu().numpy())
     return arrays
@@ -64,12 +68,16 @@ def compare(
     for model in (rc, u2c): model.check_ready(x)
     for name in ("tau", "theta"):
         a, b = float(getattr(rc, name)), float(getattr(u2c, name))
-        if a != b: raise ValueError(f"{name}: found {a:.6g} in RC and {b:.6g} in U2C, expected a pair fitted on the same data with the same score")
+        if a != b:
+            expected = "expected a pair fitted on the same data with the same score"
+            raise ValueError(f"{name}: found {a:.6g} in RC and {b:.6g} in U2C, {expected}")
     u = u2c.scorer.score(x)
     hard, soft = (model.extended_logits(x, u).double() for model in (rc, u2c))
     rejects = hard[:, -1] == 0  # RC's last logit is 0 or minus infinity
-    region = regions(soft[:, -1], soft[:, :-1].amax(1), rejects)
-    return Comparison(soft[:, -1], soft[:, :-1], hard.log_softmax(1), soft.log_softmax(1), rejects, region, x.labels)
+    tau_u, logits = soft[:, -1], soft[:, :-1]
+    region = regions(tau_u, logits.amax(1), rejects)
+    said = hard.log_softmax(1), soft.log_softmax(1)
+    return Comparison(tau_u, logits, *said, rejects, region, x.labels)
 
 # %% ../nbs/06_regions.ipynb #0575d0c5
 def region_shares(
@@ -81,19 +89,20 @@ def region_shares(
     if n == 0: raise ValueError("region: found no rows, expected at least one")
     for letter in "ABCD":
         k = int((region == letter).sum())
-        interval = binomtest(k, n).proportion_ci(level, method="exact")
-        rows.append(dict(region=letter, count=k, share=k / n, low=interval.low, high=interval.high))
+        low, high = binomtest(k, n).proportion_ci(level, method="exact")
+        rows.append(dict(region=letter, count=k, share=k / n, low=low, high=high))
     return pd.DataFrame(rows).set_index("region")
 
 # %% ../nbs/06_regions.ipynb #2994d3e4
 def quadrant(
     probs: ArrayLike,  # (n, c+1), the last for abstaining
     abstain: float = 0.5,  # from this probability of abstaining on an input counts as unknown
-    clear: float = 0.75,  # from this share of the best among the known classes on, the class counts as clear
+    clear: float = 0.75,  # from this share of the known ones' sum on the best class is clear
 ) -> np.ndarray:  # (n,) of "known-known", "known-unknown", "unknown-known"
     "The kind of knowledge that each row of probabilities expresses"
     for name, value in (("abstain", abstain), ("clear", clear)):
-        if not 0 < value <= 1: raise ValueError(f"{name}: found {value}, expected 0 < {name} <= 1")
+        if not 0 < value <= 1:
+            raise ValueError(f"{name}: found {value}, expected 0 < {name} <= 1")
     p, _ = check_probs(probs, np.zeros(len(probs), int))
     known = p[:, :-1].amax(1) >= clear * p[:, :-1].sum(1)
     kind = torch.where(p[:, -1] >= abstain, 2, torch.where(known, 0, 1)).cpu().numpy()

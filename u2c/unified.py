@@ -8,6 +8,7 @@ __all__ = ['make_link', 'sigmoid', 'linear_gradient', 'segments', 'mlp_gradient'
 # %% ../nbs/05_unified.ipynb #36932d22
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,9 +58,10 @@ def segments(
     u: np.ndarray,  # (n,) ascending
     w: np.ndarray,  # (h,) slopes of the hidden units
     b: np.ndarray,  # (h,) their biases
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # units in the order of their kinks, where each segment starts, and how many rows it has
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # units by kink, segments' starts and sizes
     "Cut sorted scores at the kinks of the hidden units"
-    with np.errstate(divide="ignore", invalid="ignore"): kink = -b / w  # a unit without slope has its kink at infinity
+    # a unit without slope has its kink at infinity
+    with np.errstate(divide="ignore", invalid="ignore"): kink = -b / w
     cut = np.where(w < 0, u.searchsorted(kink, "left"), u.searchsorted(kink, "right"))
     order = cut.argsort(kind="stable")
     start = np.concatenate([[0], cut[order]])
@@ -78,14 +80,17 @@ def mlp_gradient(
         w, b, v = p[:-1].reshape(3, -1)
         left = w < 0
         order, start, size = segments(u, w, b)
-        line = lambda at_left, jump: np.repeat(np.concatenate([[at_left], np.where(left, -jump, jump)[order]]).cumsum(), size)
-        z = line((v * w)[left].sum(), v * w) * u + line((v * b)[left].sum() + p[-1], v * b)
-        np.subtract(sigmoid(z - lse), abstain, out=g[:-1])
+        def line(at_left: float, jump: np.ndarray) -> np.ndarray:  # sum over active units
+            jumps = np.where(left, -jump, jump)[order]
+            return np.repeat(np.concatenate([[at_left], jumps]).cumsum(), size)
         def active(x: np.ndarray) -> np.ndarray:  # sum of x over each unit's active side
-            upto = np.where(size > 0, np.add.reduceat(x, start), 0.0).cumsum()  # reduceat misreads empty segments
+            # reduceat misreads empty segments
+            upto = np.where(size > 0, np.add.reduceat(x, start), 0.0).cumsum()
             before = np.empty_like(w)
             before[order] = upto[:-1]
             return np.where(left, before, upto[-1] - before)
+        z = line((v * w)[left].sum(), v * w) * u + line((v * b)[left].sum() + p[-1], v * b)
+        np.subtract(sigmoid(z - lse), abstain, out=g[:-1])
         G, H = active(g), active(g * u_)
         return np.concatenate([v * H, v * G, w * H + b * G, [g.sum()]]) / len(u)
     return gradient
@@ -96,7 +101,7 @@ def adam(
     p: np.ndarray,  # where to start
     steps: int = 10_000,
     lr: float = 1e-3,
-    weight_decay: float = 1e-4,  # added to the gradient times the parameter, as `torch.optim.Adam` does
+    weight_decay: float = 1e-4,  # times p, added to the gradient, as in `torch.optim.Adam`
 ) -> np.ndarray:  # where it ends
     "Adam (beta1 = 0.9, beta2 = 0.999, eps = 1e-8)"
     p, m, v = p.copy(), np.zeros_like(p), np.zeros_like(p)
@@ -126,10 +131,11 @@ def fit_link(
     varied = standardize and np.ptp(u_) > 0
     mean, scale = (u_.mean(), u_.std()) if varied else (0.0, 1.0)
     net = make_link(link, hidden, seed)
-    gradient = (mlp_gradient if link == "mlp" else linear_gradient)((u_ - mean) / scale, lse_, abstain_)
+    gradient_of = mlp_gradient if link == "mlp" else linear_gradient
     start = nn.utils.parameters_to_vector(net.parameters()).numpy()
-    p = adam(gradient, start, steps, lr, weight_decay)
-    w, b = np.split(p[:2 * (hidden if link == "mlp" else 1)], 2)  # the layer that meets raw scores
+    p = adam(gradient_of((u_ - mean) / scale, lse_, abstain_), start, steps, lr, weight_decay)
+    units = hidden if link == "mlp" else 1
+    w, b = np.split(p[:2 * units], 2)  # the layer that meets raw scores
     b -= w * (mean / scale)
     w /= scale
     nn.utils.vector_to_parameters(torch.from_numpy(p), net.parameters())
@@ -142,10 +148,41 @@ def warn_if_apart(
     hint: str,  # what to do about it
 ) -> None:
     "Warn when decisions have little to do with the rows that were relabelled"
-    caught, others, total = (int(x.sum()) for x in (abstains & above, abstains & ~above, above))
+    total, caught = int(above.sum()), int((abstains & above).sum())
+    others = int((abstains & ~above).sum())
     if total - caught + others <= 0.75 * total: return
-    found = f"of the {total} rows of va with u > theta it abstains on {caught}, and on {others} others"
+    where = f"of the {total} rows of va with u > theta"
+    found = f"{where} it abstains on {caught}, and on {others} others"
     warn(f"U2C: {found}: tau_u has not learned to tell them apart; {hint}")
+
+# %% ../nbs/05_unified.ipynb #f567adca
+def _look_back(
+    tau_u: nn.Module,  # as fitted
+    va: Outputs,
+    u: Tensor,  # (n,) its scores
+    tau: float,
+    above: Tensor,  # (n,) True where relabelled
+    standardized: bool,
+) -> None:
+    "Compare what was learned with what was relabelled, and warn when they are apart"
+    if not above.any():
+        found = "no row lies above theta, so none is relabelled"
+        return warn(f"U2C: {found} and tau_u learns never to abstain")
+    z = torch.cat([tau_u(block)[:, 0] for block in u.double()[:, None].split(4096)])
+    abstains = z > widen(va.logits.amax(1)).double() / tau
+    units = f"its units may not suit the recipe (u is {u.min():.3g} to {u.max():.3g})"
+    hint = f"{units}, see standardize=True"
+    if standardized: hint = "the link or its training may not suffice"
+    warn_if_apart(abstains, above, hint)
+
+# %% ../nbs/05_unified.ipynb #69d92435
+def _odd_options(
+    module: nn.Module,
+) -> dict[str, Any]:
+    "The options of a module that differ from their defaults"
+    options = inspect.signature(type(module)).parameters
+    given = options_of(module)
+    return {k: v for k, v in given.items() if k in options and v != options[k].default}
 
 # %% ../nbs/05_unified.ipynb #96fb21e9
 class U2C(Calibrator):
@@ -156,7 +193,7 @@ class U2C(Calibrator):
         alpha: float = 0.95,  # share of in-domain data below the threshold
         link: str = "mlp",  # tau_u: "mlp" (the paper's 1-64-1 network) or "linear"
         seed: int = 0,  # decides the initial weights of tau_u
-        temperature: str | float = "exact",  # a recipe of `fit_temperature`, or a number to use as tau
+        temperature: str | float = "exact",  # a recipe of `fit_temperature`, or tau itself
         hidden: int = 64,  # units of the mlp
         steps: int = 10_000,  # of Adam, on all rows at once
         lr: float = 1e-3,
@@ -170,19 +207,10 @@ class U2C(Calibrator):
 
     def _fit(self, va: Outputs, u: Tensor, tau: float, theta: float) -> None:
         above = u.double() > theta
-        names = ("link", "hidden", "seed", "steps", "lr", "weight_decay", "standardize")
-        recipe = {name: getattr(self, name) for name in names}
-        tau_u = fit_link(u, tempered_lse(va.logits, tau), above, **recipe)
-        if above.any():
-            few = u.double()[:, None].split(4096)  # a row has 64 hidden units
-            z = torch.cat([tau_u(block)[:, 0] for block in few])
-            abstains = z > widen(va.logits.amax(1)).double() / tau
-            units = f"its units may not suit the recipe (u is {u.min():.3g} to {u.max():.3g})"
-            hint = "" if self.standardize else f"{units}, see standardize=True"
-            warn_if_apart(abstains, above, hint or "the link or its training may not suffice")
-        else:
-            found = "no row lies above theta, so none is relabelled"
-            warn(f"U2C: {found} and tau_u learns never to abstain")
+        tau_u = fit_link(
+            u, tempered_lse(va.logits, tau), above, self.link, self.hidden, self.seed,
+            self.steps, self.lr, self.weight_decay, self.standardize)
+        _look_back(tau_u, va, u, tau, above, self.standardize)
         self.tau_u = tau_u
 
     def extended_logits(
@@ -197,12 +225,12 @@ class U2C(Calibrator):
 
     def extra_repr(self) -> str:
         "The level, what was learned, the link, and what else is not the paper's"
-        options = inspect.signature(type(self)).parameters
-        odd = {k: v for k, v in options_of(self).items() if k in options and v != options[k].default}
-        shown = {"link": self.link} | {k: v for k, v in odd.items() if k != "alpha"}
+        shown = {"link": self.link} | _odd_options(self)
+        shown.pop("alpha", None)
         return ", ".join([super().extra_repr(), *(f"{k}={v}" for k, v in shown.items())])
 
     def _load_from_state_dict(self, state_dict, prefix, *args):
-        like = state_dict.get(prefix + "theta")  # a fresh tau_u follows the state, as buffers do
+        # a fresh tau_u follows the state, as buffers do
+        like = state_dict.get(prefix + "theta")
         if self.theta is None and like is not None: self.tau_u.to(like)
         super()._load_from_state_dict(state_dict, prefix, *args)
