@@ -17,11 +17,12 @@ help:  ## list the targets
 reproduce: setup  ## the paper's experiment on the embedded benchmark; ARGS="--seeds 1" for a quick one
 	@$(BIN)/u2c_reproduce $(ARGS)
 
-# One thread a process: the notebooks run side by side, and OpenMP threads of two processes fight over two cores.
+# One thread a process: notebooks and tests run side by side, and OpenMP threads of two processes fight over two cores.
+test: export OMP_NUM_THREADS = 1
 test: setup  ## library and README in sync with the notebooks, every notebook, every test
 	@$(BIN)/python .ci/sync.py --check
-	OMP_NUM_THREADS=1 $(BIN)/nbdev_test --do_print --timing
-	@$(BIN)/python -m pytest tests -q -rs
+	@$(BIN)/nbdev_test --do_print --timing
+	@$(BIN)/python -m pytest tests -q -rs --numprocesses auto --dist loadgroup --no-loadscope-reorder --durations 10
 
 sync: setup  ## export the library, clean the notebooks, write README.md and CONTRIBUTING.md
 	@$(BIN)/python .ci/sync.py

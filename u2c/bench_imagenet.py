@@ -81,7 +81,8 @@ def read_list(
         except UnicodeDecodeError as e:
             raise ValueError(f"{where}: found {raw!r}, expected UTF-8") from e
         if line: entries.append(parse_line(line, where, known, n_classes))
-    if not entries: raise ValueError(f"{path.name}: found no lines, expected one for each image")
+    if not entries:
+        raise ValueError(f"{path.name}: found no lines, expected one for each image")
     return ImageFiles(root, [name for name, _ in entries], [label for _, label in entries])
 
 # %% ../nbs/21_bench_imagenet.ipynb #4b78e89d
@@ -90,15 +91,17 @@ def halve(
     seed: int = 0,
 ) -> tuple[ImageFiles, ImageFiles]:  # va and te
     "Cut a list in two, each class alike"
-    rng, names, labels = np.random.default_rng(seed), np.array(images.names), np.array(images.labels)
+    rng, va, te = np.random.default_rng(seed), [], []
+    names, labels = np.array(images.names), np.array(images.labels)
     order = names.argsort(kind="stable")
-    halves: tuple[list[int], list[int]] = ([], [])
     for c in np.unique(labels):
-        rows = rng.permutation(order[labels[order] == c])
+        rows = rng.permutation(order[labels[order] == c]).tolist()
         middle = (len(rows) + 1) // 2
-        halves[0].extend(rows[:middle])
-        halves[1].extend(rows[middle:])
-    return tuple(ImageFiles(images.root, names[sorted(h)].tolist(), labels[sorted(h)].tolist()) for h in halves)  # type: ignore[return-value]
+        va += rows[:middle]
+        te += rows[middle:]
+    def half(rows: list[int]) -> ImageFiles:
+        return ImageFiles(images.root, names[rows].tolist(), labels[rows].tolist())
+    return half(sorted(va)), half(sorted(te))
 
 # %% ../nbs/21_bench_imagenet.ipynb #830231eb
 def refuse_overlap(
@@ -129,8 +132,7 @@ def validation_halves(
     if not cut: return {name: parts[file] for name, file in halves.items() if file in parts}
     for file in there:
         instead = f"{' and '.join(whole)} are cut in two instead"
-        told = f"{file}: found without the list of the other half, so {instead}"
-        warn(told)
+        warn(f"{file}: found without the list of the other half, so {instead}")
     first, second = parts.values()
     both = ImageFiles(data, first.names + second.names, first.labels + second.labels)
     found = dict(zip(halves, halve(both)))
@@ -141,7 +143,7 @@ def validation_halves(
 def load_list(
     name: str,  # one of `IMAGENET`
     data: Path,  # the folder with the images
-    lists: Path | None = None,  # the folder with the lists; `data`/benchmark_imglist/imagenet if None
+    lists: Path | None = None,  # with the lists; `data`/benchmark_imglist/imagenet if None
     n_classes: int = 1000,
 ) -> ImageFiles:
     "The images of one of the paper's data sets"
@@ -194,15 +196,22 @@ def check(
     read: bool = False,  # decode every image, too
 ) -> pd.DataFrame:  # a row for each data set: expected, found, missing, unreadable, problem
     "What is there of all data sets"
-    return pd.DataFrame([check_dataset(name, data, lists, read) for name in IMAGENET]).astype(dict.fromkeys(("expected", "found", "missing", "unreadable"), "Int64"))
+    table = pd.DataFrame([check_dataset(name, data, lists, read) for name in IMAGENET])
+    counts = ("expected", "found", "missing", "unreadable")
+    return table.astype(dict.fromkeys(counts, "Int64"))
 
 # %% ../nbs/21_bench_imagenet.ipynb #d029afcf
 def main() -> None:
     "The console script u2c_imagenet"
-    parser = argparse.ArgumentParser("u2c_imagenet", description="Look after the paper's ImageNet data sets.")
-    command = parser.add_subparsers(required=True, metavar="COMMAND").add_parser("check", help="say what is there, what is missing and what is wrong")
+    about = "Look after the paper's ImageNet data sets."
+    parser = argparse.ArgumentParser("u2c_imagenet", description=about)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    command = commands.add_parser(
+        "check", help="say what is there, what is missing and what is wrong")
     command.add_argument("--data", type=Path, required=True, help="the folder with the images")
-    command.add_argument("--lists", type=Path, help="the folder with the lists (default: DATA/benchmark_imglist/imagenet)")
+    command.add_argument(
+        "--lists", type=Path,
+        help="the folder with the lists (default: DATA/benchmark_imglist/imagenet)")
     command.add_argument("--read", action="store_true", help="decode every image, too (slow)")
     args = parser.parse_args()
     table = check(args.data, args.lists, args.read)
@@ -217,13 +226,16 @@ def example_tree(
     "Eleven tiny data sets in OpenOOD's layout"
     lists = root / "benchmark_imglist/imagenet"
     lists.mkdir(parents=True)
-    pictures = [skimage.data.astronaut(), skimage.data.chelsea(), skimage.data.coffee(), skimage.data.rocket()]
+    photos = skimage.data
+    pictures = [photos.astronaut(), photos.chelsea(), photos.coffee(), photos.rocket()]
     for k, (name, (group, file)) in enumerate(IMAGENET.items()):
-        folder, lines = Path("images_largescale") / name.lower(), []
+        folder, lines = f"images_largescale/{name.lower()}", []
         (root / folder).mkdir(parents=True)
         for i in range(n):
             top = (10 * i + k) % 100
-            Image.fromarray(pictures[i % 4][top:top + 160, top:top + 200]).save(root / folder / f"{i}.jpg", quality=90)
-            lines.append(f"{folder.as_posix()}/{i}.jpg {-1 if group.endswith('ood') else 100 * i % 1000}")
-        (lists / file).write_text("\n".join(lines) + "\n")
+            cut = Image.fromarray(pictures[i % 4][top:top + 160, top:top + 200])
+            cut.save(root / folder / f"{i}.jpg", quality=90)
+            label = -1 if group.endswith("ood") else 100 * i % 1000
+            lines.append(f"{folder}/{i}.jpg {label}\n")
+        (lists / file).write_text("".join(lines))
     return lists

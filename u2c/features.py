@@ -60,7 +60,8 @@ def save_tensors(
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     tensors = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
-    save_file(tensors, partial, {"u2c": json.dumps({"about": about, "digest": digest(tensors)}, sort_keys=True)})
+    note = json.dumps({"about": about, "digest": digest(tensors)}, sort_keys=True)
+    save_file(tensors, partial, {"u2c": note})
     os.replace(partial, path)
 
 # %% ../nbs/11_features.ipynb #947afe83
@@ -72,11 +73,17 @@ def load_tensors(
     if not path.exists(): return None
     try:
         with safe_open(path, "pt") as f:
-            notes, tensors = json.loads((f.metadata() or {}).get("u2c", "{}")), {k: f.get_tensor(k) for k in f.keys()}
-    except (SafetensorError, OSError, ValueError) as e: return print(f"{path.name}: damaged ({e}); it is built again")
-    if notes.get("digest") != digest(tensors): return print(f"{path.name}: damaged (its content does not match its checksum); it is built again")
-    if notes["about"] != json.loads(json.dumps(about)): return print(f"{path.name}: made with other settings or files; it is built again")
-    return tensors
+            note = json.loads((f.metadata() or {}).get("u2c", "{}"))
+            tensors = {k: f.get_tensor(k) for k in f.keys()}
+    except (SafetensorError, OSError, ValueError) as e: found = f"damaged ({e})"
+    else:
+        if note.get("digest") != digest(tensors):
+            found = "damaged (its content does not match its checksum)"
+        elif note["about"] != json.loads(json.dumps(about)):
+            found = "made with other settings or files"
+        else: return tensors
+    print(f"{path.name}: {found}; it is built again")
+    return None
 
 # %% ../nbs/11_features.ipynb #a4aa45fa
 def cached(
@@ -191,6 +198,20 @@ def shard_batches(
     "Batches that never cross the border of a shard"
     return [list(rows[i:i + batch]) for rows in shards for i in range(0, len(rows), batch)]
 
+# %% ../nbs/11_features.ipynb #91087796
+def _read_ahead(
+    pictures: Pictures,
+    shards: list[range],
+    batch: int,
+    workers: int | None,  # processes; one for each core but one if None
+) -> Iterator[list[tuple[int, Tensor | Failure]]]:
+    "Batches of images, read while the network is busy"
+    if workers is None: workers = max(0, (os.cpu_count() or 1) - 1)
+    rows = shard_batches(shards, batch)
+    loader = torch.utils.data.DataLoader(
+        pictures, batch_sampler=rows, num_workers=workers, collate_fn=list)
+    return iter(loader)
+
 # %% ../nbs/11_features.ipynb #936334e7
 @torch.no_grad()
 def forward_batch(
@@ -199,8 +220,10 @@ def forward_batch(
     device: torch.device,
 ) -> tuple[Tensor, Tensor]:  # features and logits, float32, on the CPU
     "What a network says about one batch"
-    x = x.to(device, memory_format=torch.channels_last, non_blocking=True)  # convolutions are faster so, on a CPU too
-    with torch.autocast("cuda") if device.type == "cuda" else nullcontext(): phi = net.features(x).float()  # type: ignore[operator]
+    # convolutions are faster with channels last, on a CPU too
+    x = x.to(device, memory_format=torch.channels_last, non_blocking=True)
+    precision = torch.autocast("cuda") if device.type == "cuda" else nullcontext()
+    with precision: phi = net.features(x).float()  # type: ignore[operator]
     return phi.cpu(), net.head(phi).float().cpu()  # type: ignore[operator]
 
 # %% ../nbs/11_features.ipynb #ebb729a1
@@ -232,12 +255,33 @@ def shard_about(
     "What one shard is about"
     return about | {"rows": [rows.start, rows.stop], "list": list_hash(images, rows)}
 
+# %% ../nbs/11_features.ipynb #d5221ef8
+class _Shard(NamedTuple):
+    "A file of outputs"
+    path: Path
+    rows: range  # of the list
+    about: dict[str, Any]
+
+# %% ../nbs/11_features.ipynb #6737dfd2
+def _planned(
+    images: ImageFiles,
+    folder: Path,
+    size: int,  # images in a file
+    about: dict[str, Any],  # of the network and the options
+) -> list[_Shard]:
+    "The shards of a list, whether they are there or not"
+    n = len(images.names)
+    def plan(k: int, start: int) -> _Shard:
+        path, rows = folder / f"shard-{k:05d}.safetensors", range(start, min(start + size, n))
+        return _Shard(path, rows, shard_about(images, rows, about))
+    return [plan(k, start) for k, start in enumerate(range(0, n, size))]
+
 # %% ../nbs/11_features.ipynb #6c8b55c3
 def write_manifest(
     folder: Path,
     about: dict[str, Any],
 ) -> None:
-    "What the shards of a folder are about, for people; each shard has its own description, and that one counts"
+    "What the shards of a folder are about, for people; what counts is what each shard says"
     (folder / "manifest.json").write_text(json.dumps(about, indent=1) + "\n")
 
 # %% ../nbs/11_features.ipynb #6b4f7d29
@@ -291,53 +335,50 @@ def extract_files(
     dtype: torch.dtype = torch.float32,  # of the stored features; float16 halves the space
     batch: int = 64,
     shard: int = 1000,  # images in a file
-    workers: int | None = None,  # processes that read images; one for each core but one if None
+    workers: int | None = None,  # processes that read; one for each core but one if None
     device: torch.device | str = "cpu",
     skip_bad: bool = False,  # leave out what cannot be read
     made_with: dict[str, Any] | None = None,  # what else decides outputs, such as versions
 ) -> list[Path]:  # the shards
     "Stream image files into shards on disk, going on where an earlier call stopped"
     folder.mkdir(parents=True, exist_ok=True)
-    device, n = torch.device(device), len(images.names)
+    device = torch.device(device)
     pictures = Pictures(images, net.transform)  # type: ignore[arg-type]
     about: dict[str, Any] = {"net": net.about, "dtype": str(dtype), "batch": batch}
     about |= {"skip_bad": skip_bad, "made_with": made_with or {}}
-    ranges = [range(i, min(i + shard, n)) for i in range(0, n, shard)]
-    paths = {rows: folder / f"shard-{k:05d}.safetensors" for k, rows in enumerate(ranges)}
     # now, before an image is read: one that changes in the meantime is noticed next time
-    abouts = {rows: shard_about(images, rows, about) for rows in ranges}
-    left_out = {rows: still_left_out(paths[rows], abouts[rows], pictures) for rows in ranges}
-    missing = [rows for rows in ranges if left_out[rows] is None]
-    bad = {i: x for shard_bad in left_out.values() for i, x in (shard_bad or {}).items()}
-    shards = {paths[rows].name: abouts[rows]["list"] for rows in ranges}
-    write_manifest(folder, about | {"images": n, "shards": shards})
-    workers = max(0, (os.cpu_count() or 1) - 1) if workers is None else workers
-    loader = torch.utils.data.DataLoader(
-        pictures, batch_sampler=shard_batches(missing, batch),
-        num_workers=workers, collate_fn=list)
-    batches, todo = iter(loader), sum(map(len, missing))
-    progress = dict(desc=folder.name, unit=" images", mininterval=1, disable=not missing)
-    with tqdm(total=todo, **progress) as bar:
-        for rows in missing:
-            tensors, new = one_shard(net, images, batches, rows, device, bar)
+    shards = _planned(images, folder, shard, about)
+    left_out = [still_left_out(s.path, s.about, pictures) for s in shards]
+    bad = {i: x for known in left_out if known for i, x in known.items()}
+    missing = [s for s, known in zip(shards, left_out) if known is None]
+    lists = {s.path.name: s.about["list"] for s in shards}
+    write_manifest(folder, about | {"images": len(images.names), "shards": lists})
+    batches = _read_ahead(pictures, [s.rows for s in missing], batch, workers)
+    todo = sum(len(s.rows) for s in missing)
+    bar = tqdm(total=todo, desc=folder.name, unit=" images", mininterval=1, disable=not todo)
+    with bar:
+        for s in missing:
+            tensors, new = one_shard(net, images, batches, s.rows, device, bar)
             bad |= new
             report_bad(images, bad, folder, skip_bad)
             tensors["features"] = tensors["features"].to(dtype)
-            save_tensors(paths[rows], tensors, abouts[rows])
+            save_tensors(s.path, tensors, s.about)
     report_bad(images, bad, folder, skip_bad)
-    return list(paths.values())
+    return [s.path for s in shards]
 
 # %% ../nbs/11_features.ipynb #3c4fa892
 def load_shards(
     paths: list[Path],  # what `extract_files` returned
 ) -> Outputs:
     "The outputs of one data set, from its shards"
-    parts = []
+    parts, names = [], ("features", "logits", "labels")
     for path in paths:
-        with safe_open(path, "pt") as f: parts.append({k: f.get_tensor(k) for k in ("features", "logits", "labels")})
+        with safe_open(path, "pt") as f: parts.append({k: f.get_tensor(k) for k in names})
     full = [p for p in parts if len(p["labels"])]
-    if not full: raise ValueError(f"images: found none that can be read in {paths[0].parent.name}, expected at least one")
-    return Outputs(*(torch.cat([p[k] for p in full]) for k in ("features", "logits", "labels")))
+    if not full:
+        found = f"none that can be read in {paths[0].parent.name}"
+        raise ValueError(f"images: found {found}, expected at least one")
+    return Outputs(*(torch.cat([p[k] for p in full]) for k in names))
 
 # %% ../nbs/11_features.ipynb #7f23fc3b
 def mended(
