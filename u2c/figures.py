@@ -118,15 +118,15 @@ def letter_regions(
     (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
     upper = dict(A=(left, top, 1, -1), C=(theta_at, top, 1, -1))  # text goes right and down
     lower = dict(B=(theta_at, bottom, -1, 1), D=(right, bottom, -1, 1))  # left and up
-    style: dict[str, Any] = dict(textcoords="offset points", weight="bold", zorder=5)
-    style["path_effects"] = [withStroke(linewidth=2.5, foreground="white")]
+    halo = [withStroke(linewidth=2.5, foreground="white")]
+    style: dict[str, Any] = dict(textcoords="offset points", weight="bold", path_effects=halo)
     for letter, (x, y, dx, dy) in sorted((upper | lower).items()):
         lines = [(letter, 11.0, BLACK)]
         lines += [(f"{100 * s[letter]:.1f} %", 7.5, color) for color, s in shares.items()]
-        align = dict(ha="left" if dx > 0 else "right", va="bottom" if dy > 0 else "top")
+        style |= dict(ha="left" if dx > 0 else "right", va="bottom" if dy > 0 else "top")
         for i, (text, size, color) in enumerate(lines[::-dy]):
             shift = 4 * dx, (3 + 11 * i + 3 * (dy < 0 < i)) * dy
-            ax.annotate(text, (x, y), shift, fontsize=size, color=color, **align, **style)
+            ax.annotate(text, (x, y), shift, fontsize=size, color=color, zorder=5, **style)
 
 # %% ../nbs/32_figures.ipynb #2cb0752c
 def plot_regions(
