@@ -40,6 +40,9 @@ def digits_outputs(
             optimizer.zero_grad()
             nn.functional.cross_entropy(head(body(x[train])), y[train]).backward()
             optimizer.step()
-    outputs = lambda rows, labels: Outputs(phi := body(x[rows]).detach(), head(phi), labels)
-    out = (y >= 8).nonzero()[:, 0]
-    return Digits(outputs(va, y[va]), outputs(te, y[te]), outputs(out, torch.full_like(out, 8)), (head.weight.detach(), head.bias.detach()))
+    unknown = (y >= 8).nonzero()[:, 0]
+    def outputs(rows: Tensor) -> Outputs:
+        phi = body(x[rows]).detach()
+        return Outputs(phi, head(phi), y[rows].clamp(max=8))
+    last = head.weight.detach(), head.bias.detach()
+    return Digits(outputs(va), outputs(te), outputs(unknown), last)

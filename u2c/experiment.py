@@ -30,12 +30,13 @@ import torch
 from scipy.special import stdtrit  # type: ignore[import-untyped]
 from torch import Tensor
 
-from .backbones import Backbone, find_weights, load_pretrained, make_backbone, one_thread, recipes, train_backbone, weights_hash
+from .backbones import Backbone, find_weights, load_pretrained, make_backbone, one_thread
+from .backbones import recipes, train_backbone, weights_hash
 from .bench_imagenet import IMAGENET, load_list
 from .bench_small import Split, benchmarks, data_hash, evenly, load_benchmark
 from .core import ArrayLike, Outputs, in_domain_labels
-from .features import ImageFiles, cached, extract, extract_files, list_hash, load_shards, mended
-from .features import load_tensors, save_tensors
+from .features import ImageFiles, cached, extract, extract_files, list_hash
+from .features import load_shards, load_tensors, mended, save_tensors
 from .metrics import aupr, auroc, check_probs, confidence_bins, ece, err, fpr_at_tpr, nll
 from .reject import Calibrator, RejectOrClassify
 from .scorers import make_scorer
@@ -78,7 +79,7 @@ def check_network(
 class Config:
     "What one run is about"
     benchmark: str = "small"  # "small", "fashion" or "imagenet"
-    backbone: str = "resnet_small"  # one of `recipes`; for imagenet a name of `load_pretrained`
+    backbone: str = "resnet_small"  # one of `recipes`; imagenet: a name of `load_pretrained`
     seed: int = 0  # of the training; the data stay the same
     alpha: float = 0.95  # share of in-domain data below the threshold
     resamples: int = 1000  # of the bootstrap
@@ -86,19 +87,21 @@ class Config:
     epochs: int | None = None  # other than the backbone's recipe
     data: str | None = None  # imagenet: the folder with the images
     lists: str | None = None  # imagenet: the folder with the lists, if not the usual one
-    weights: str | None = None  # imagenet: a checkpoint to use in place of the published weights
+    weights: str | None = None  # imagenet: a checkpoint in place of the published weights
     float16: bool = False  # imagenet: store features in half precision, all but va's
     skip_bad: bool = False  # imagenet: leave out images that cannot be read
 
     def __post_init__(self) -> None:
         check_name("benchmark", self.benchmark, [*benchmarks, "imagenet"])
-        if self.benchmark != "imagenet": check_name("backbone", self.backbone, list(recipes))
+        imagenet = self.benchmark == "imagenet"
+        if not imagenet: check_name("backbone", self.backbone, list(recipes))
         elif not self.data:
             raise ValueError("data: found None, expected the folder with ImageNet's images")
         else: check_network(self.backbone, self.weights)
-        else_none = ("data", "lists", "weights", "float16", "skip_bad")
-        given = [name for name in else_none if getattr(self, name) and self.benchmark != "imagenet"]
-        if given: raise ValueError(f"{given[0]}: found for {self.benchmark}, expected for imagenet alone")
+        for name in ("data", "lists", "weights", "float16", "skip_bad"):
+            if imagenet or not getattr(self, name): continue
+            found = f"found for {self.benchmark}"
+            raise ValueError(f"{name}: {found}, expected for imagenet alone")
         # ten neighbours, and a threshold above 95 of 100 rows, need twenty
         for name, least in {"seed": 0, "resamples": 2, "limit": 20, "epochs": 1}.items():
             value = getattr(self, name)
@@ -163,7 +166,7 @@ def measure(
     u: Tensor,  # (n,) its scores
     weights: np.ndarray,  # (resamples, n)
     sources: int,  # that the weights resample
-) -> tuple[dict[str, float], dict[str, np.ndarray]]:  # the metrics, and err and ece of every resample
+) -> tuple[dict[str, float], dict[str, np.ndarray]]:  # metrics; err, ece by resample
     "The metrics of one method on one data set"
     p, y = model.predict_proba(x, u), x.labels
     draws = resampled(p, y, weights)
@@ -239,12 +242,13 @@ def check_sources(
         raise ValueError(f"sources: found shape {found.shape} for {name}, expected {expected}")
     unknown = int(pd.isna(found).sum())
     if unknown:
-        raise ValueError(f"sources: found nan in {unknown} rows of {name}, expected a source for each")
+        rows = f"{unknown} rows of {name}"
+        raise ValueError(f"sources: found nan in {rows}, expected a source for each")
     return found
 
 # %% ../nbs/30_experiment.ipynb #f3055adf
 def evaluate(
-    outputs: Mapping[str, Outputs],  # va first; taken one at a time, so they may be read from disk as they are asked for
+    outputs: Mapping[str, Outputs],  # va first; asked for one at a time, to be read from disk
     groups: Mapping[str, str],  # data set -> group
     head: tuple[Tensor, Tensor],  # the network's last layer
     alpha: float = 0.95,
@@ -255,7 +259,9 @@ def evaluate(
     "Fit on va, measure everywhere"
     known = list(outputs)  # names alone: to ask the outputs themselves would read them
     odd = [k for k in sources or {} if k not in known]
-    if odd: raise ValueError(f"sources: found {odd[0]!r}, expected data sets of {', '.join(known)}")
+    if odd:
+        expected = f"data sets of {', '.join(known)}"
+        raise ValueError(f"sources: found {odd[0]!r}, expected {expected}")
     va = outputs[known[0]]
     tau = fit_temperature(va.logits, in_domain_labels(va))
     fitted = {s: fit_methods(s, va, head, tau, alpha) for s in SCORERS}
@@ -269,7 +275,8 @@ def evaluate(
             u = methods["rc"].scorer.score(x)
             if group == "in-domain": u_in[scorer] = u
             measured = {m: measure(model, x, u, weights, g) for m, model in methods.items()}
-            common: dict[str, Any] = dict(dataset=name, group=group, scorer=scorer) | ood_metrics(u_in[scorer], u, group)
+            common: dict[str, Any] = dict(dataset=name, group=group, scorer=scorer)
+            common |= ood_metrics(u_in[scorer], u, group)
             for m, (row, _) in measured.items():
                 changed: Measured = ({}, {})
                 if m != "rc": changed = change(measured[m], measured["rc"], g)
@@ -280,10 +287,11 @@ def evaluate(
 
 # %% ../nbs/30_experiment.ipynb #poolco01
 def pooled(
-    runs: Sequence[tuple[pd.DataFrame, Mapping[str, np.ndarray]]],  # each seed's records, draws
+    runs: Sequence[tuple[pd.DataFrame, Mapping[str, np.ndarray]]],  # records, draws by seed
 ) -> pd.DataFrame:  # all records, with err_change_se_joint, ece_change_se_joint and seeds
     "Records of several seeds, with the standard error of each change averaged over them"
-    if not runs: raise ValueError("runs: found none, expected the records of at least one seed")
+    if not runs:
+        raise ValueError("runs: found none, expected the records of at least one seed")
     records, found = pd.concat([r for r, _ in runs], ignore_index=True), defaultdict(list)
     for r, draws in runs:
         net = (r["benchmark"].iloc[0], r["backbone"].iloc[0])
@@ -315,14 +323,22 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError: pass
     return found
 
+# %% ../nbs/30_experiment.ipynb #e205346d
+def _package() -> Path:
+    "The folder of this package's source, as this process finds it"
+    spec = importlib.util.find_spec("u2c")
+    assert spec and spec.origin
+    return Path(spec.origin).parent
+
 # %% ../nbs/30_experiment.ipynb #61b8b059
 def code_hash(
     *modules: str,  # names of this package's modules; all of them if none is named
 ) -> str:  # 16 hexadecimal digits
     "A hash of the package's source"
-    here = Path(__file__).parent if "__file__" in globals() else Path(importlib.util.find_spec("u2c").origin).parent  # type: ignore[union-attr, arg-type]
+    here = Path(__file__).parent if "__file__" in globals() else _package()
     names = modules or sorted(p.stem for p in here.glob("*.py"))
-    return hashlib.sha256(b"".join((here / f"{m}.py").read_bytes() for m in names)).hexdigest()[:16]
+    source = b"".join((here / f"{m}.py").read_bytes() for m in names)
+    return hashlib.sha256(source).hexdigest()[:16]
 
 # %% ../nbs/30_experiment.ipynb #d6a85f37
 def check_code(
@@ -330,8 +346,7 @@ def check_code(
 ) -> None:
     "Stop if this is another version of the package than the one that is meant"
     if expected in (None, code_hash()): return
-    where = Path(importlib.util.find_spec("u2c").origin).parent  # type: ignore[union-attr, arg-type]
-    raise ImportError(f"code: found {code_hash()} in {where}, expected {expected}, "
+    raise ImportError(f"code: found {code_hash()} in {_package()}, expected {expected}, "
         "the version of u2c that started this notebook")
 
 # %% ../nbs/30_experiment.ipynb #4aa65765
@@ -346,7 +361,8 @@ def imagenet_lists(
             if name == "ImageNet-va": raise
             continue
         rows = evenly(len(images.names), config.limit or len(images.names)).tolist()
-        found[name] = ImageFiles(images.root, [images.names[i] for i in rows], [images.labels[i] for i in rows])
+        names, labels = ([column[i] for i in rows] for column in (images.names, images.labels))
+        found[name] = ImageFiles(images.root, names, labels)
     return found
 
 # %% ../nbs/30_experiment.ipynb #eb0f7901
@@ -379,8 +395,12 @@ def trained(
     folder: Path | None = None,  # where to keep them
 ) -> Backbone:
     "The backbone of a run, trained or read back"
-    train, c = splits["train"], int(splits["train"].labels.max()) + 1
-    make = lambda: train_backbone(config.backbone, train.images, train.labels, c, config.seed, config.epochs).state_dict()
+    train = splits["train"]
+    c = int(train.labels.max()) + 1
+    def make() -> dict[str, Tensor]:
+        recipe = (c, config.seed, config.epochs)
+        new = train_backbone(config.backbone, train.images, train.labels, *recipe)
+        return new.state_dict()
     net = make_backbone(config.backbone, c, config.seed)
     net.load_state_dict(cached(folder and folder / "weights.safetensors", about, make))
     return net.eval().requires_grad_(False)
@@ -389,17 +409,19 @@ def trained(
 def run_outputs(
     config: Config,
     folder: Path | None = None,  # where weights and outputs are kept
-) -> tuple[dict[str, Outputs], tuple[Tensor, Tensor]]:  # outputs of all data sets but "train", and the head
+) -> tuple[dict[str, Outputs], tuple[Tensor, Tensor]]:  # outputs, without "train"; the head
     "What the backbone of a run says about every data set"
     splits = load_benchmark(config.benchmark, config.limit)
-    about = describe(replace(config, alpha=0.95, resamples=1000), "backbones", "features")  # neither of the two concerns the network
+    usual = replace(config, alpha=0.95, resamples=1000)  # neither concerns the network
+    about = describe(usual, "backbones", "features")
     net = trained(config, splits, about, folder)
     tests = {k: s for k, s in splits.items() if k != "train"}
+    parts = ("features", "logits", "labels")
     def make() -> dict[str, Tensor]:
         outputs = {k: extract(net, s.images, s.labels) for k, s in tests.items()}
-        return {f"{k}/{part}": getattr(x, part) for k, x in outputs.items() for part in ("features", "logits", "labels")}
+        return {f"{k}/{part}": getattr(x, part) for k, x in outputs.items() for part in parts}
     tensors = cached(folder and folder / "outputs.safetensors", about, make)
-    outputs = {k: Outputs(*(tensors[f"{k}/{part}"] for part in ("features", "logits", "labels"))) for k in tests}
+    outputs = {k: Outputs(*(tensors[f"{k}/{part}"] for part in parts)) for k in tests}
     return outputs, (net.head.weight, net.head.bias)
 
 # %% ../nbs/30_experiment.ipynb #06cf5fe7
@@ -460,10 +482,23 @@ def read_records(
     "Records from a CSV file"
     return pd.read_csv(path)
 
+# %% ../nbs/30_experiment.ipynb #e9a8df0c
+def _keep(
+    records: pd.DataFrame,
+    draws: dict[str, np.ndarray],
+    about: dict[str, Any],  # what decides them
+    folder: Path,
+) -> None:
+    "Write what a run found; `about.json` last, whose presence says that the rest is whole"
+    tensors = {k: torch.from_numpy(d) for k, d in draws.items()}
+    save_tensors(folder / "draws.safetensors", tensors, about)
+    write_records(records, folder / "records.csv")
+    (folder / "about.json").write_text(json.dumps(about, indent=1))
+
 # %% ../nbs/30_experiment.ipynb #caabf4c2
 def run(
     config: Config,
-    folder: Path | str | None = None,  # where to keep weights, outputs and records; imagenet needs one
+    folder: Path | str | None = None,  # for weights, outputs, records; imagenet needs one
 ) -> pd.DataFrame:  # the records
     "The whole protocol for one backbone and one seed"
     folder = None if folder is None else Path(folder)
@@ -471,22 +506,22 @@ def run(
     if imagenet and folder is None:
         expected = "expected a folder for the outputs, which are too many to hold"
         raise ValueError(f"folder: found None, {expected}")
-    about = describe(config)  # before anything is read: what changes meanwhile outdates the run
-    outputs, head = imagenet_outputs(config, folder) if imagenet and folder else run_outputs(config, folder)
-    splits: Mapping[str, Any] = IMAGENET if imagenet else load_benchmark(config.benchmark, config.limit)
+    # before anything is read: what changes meanwhile outdates the run
+    about = describe(config)
+    outputs, head = (
+        imagenet_outputs(config, folder) if imagenet and folder
+        else run_outputs(config, folder))
+    splits: Mapping[str, Any] = IMAGENET
+    if not imagenet: splits = load_benchmark(config.benchmark, config.limit)
     groups = {k: splits[k].group for k in outputs}
     sources = None if imagenet else {k: splits[k].source for k in outputs}
     draws: dict[str, np.ndarray] = {}
     with nullcontext() if imagenet else one_thread():
         options = (config.alpha, config.resamples, sources, draws)
         records = evaluate(outputs, groups, head, *options)
-    for i, name in enumerate(("benchmark", "backbone", "seed")): records.insert(i, name, getattr(config, name))
-    if folder is not None:
-        tensors = {k: torch.from_numpy(d) for k, d in draws.items()}
-        save_tensors(folder / "draws.safetensors", tensors, about)
-        write_records(records, folder / "records.csv")
-        # last: its presence says that the records are whole
-        (folder / "about.json").write_text(json.dumps(about, indent=1))
+    for i, name in enumerate(("benchmark", "backbone", "seed")):
+        records.insert(i, name, getattr(config, name))
+    if folder is not None: _keep(records, draws, about, folder)
     return records
 
 # %% ../nbs/30_experiment.ipynb #85d482f6

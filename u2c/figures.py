@@ -22,7 +22,7 @@ from IPython.display import Image, display
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
@@ -31,7 +31,7 @@ from torch import Tensor
 
 from .core import ArrayLike, Outputs, as_tensor, check_labels
 from .metrics import Bins, ece, reliability_bins, risk_coverage
-from .regions import columns, compare, regions
+from .regions import Comparison, columns, compare, regions
 from .reject import Calibrator
 from .temperature import tempered_lse
 from .unified import U2C
@@ -70,7 +70,8 @@ def show_small(
     full, few = io.BytesIO(), io.BytesIO()
     fig.savefig(full)
     plt.close(fig)
-    PIL.Image.open(full).convert("RGB").quantize(colors, dither=PIL.Image.Dither.NONE).save(few, "png", optimize=True)
+    picture = PIL.Image.open(full).convert("RGB")
+    picture.quantize(colors, dither=PIL.Image.Dither.NONE).save(few, "png", optimize=True)
     display(Image(few.getvalue()))
 
 # %% ../nbs/32_figures.ipynb #7e1a47cc
@@ -97,8 +98,9 @@ def shade_regions(
     theta_at: float,  # where RC's line stands
 ) -> None:
     "Colour the four regions, and draw the two rules between them"
-    left, right = ((xlim[0], theta_at), ("#ffffff", "#cdeae0")), ((theta_at, xlim[1]), ("#f5dcea", "#e4e4e4"))
-    for span, (above, below) in (left, right):
+    left, right = (xlim[0], theta_at), (theta_at, xlim[1])
+    a, b, c, d = "#ffffff", "#cdeae0", "#f5dcea", "#e4e4e4"
+    for span, above, below in ((left, a, b), (right, c, d)):
         x = np.linspace(*span, 200)
         ax.fill_between(x, x.clip(*ylim), ylim[1], color=above, lw=0, zorder=0)
         ax.fill_between(x, ylim[0], x.clip(*ylim), color=below, lw=0, zorder=0)
@@ -114,12 +116,17 @@ def letter_regions(
 ) -> None:
     "Write the letters of the regions, and shares of rows, into the corners of the regions"
     (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
-    corners = dict(A=(left, top, 1, -1), B=(theta_at, bottom, -1, 1), C=(theta_at, top, 1, -1), D=(right, bottom, -1, 1))
-    for letter, (x, y, dx, dy) in corners.items():
-        lines = [(letter, 11.0, BLACK)] + [(f"{100 * share[letter]:.1f} %", 7.5, color) for color, share in shares.items()]
+    upper = dict(A=(left, top, 1, -1), C=(theta_at, top, 1, -1))  # text goes right and down
+    lower = dict(B=(theta_at, bottom, -1, 1), D=(right, bottom, -1, 1))  # left and up
+    halo = [withStroke(linewidth=2.5, foreground="white")]
+    style: dict[str, Any] = dict(textcoords="offset points", weight="bold", path_effects=halo)
+    for letter, (x, y, dx, dy) in sorted((upper | lower).items()):
+        lines = [(letter, 11.0, BLACK)]
+        lines += [(f"{100 * s[letter]:.1f} %", 7.5, color) for color, s in shares.items()]
+        style |= dict(ha="left" if dx > 0 else "right", va="bottom" if dy > 0 else "top")
         for i, (text, size, color) in enumerate(lines[::-dy]):
-            ax.annotate(text, (x, y), (4 * dx, (3 + 11 * i + 3 * (dy < 0 < i)) * dy), textcoords="offset points", ha="left" if dx > 0 else "right", va="bottom" if dy > 0 else "top",
-                        fontsize=size, color=color, weight="bold", zorder=5, path_effects=[withStroke(linewidth=2.5, foreground="white")])
+            shift = 4 * dx, (3 + 11 * i + 3 * (dy < 0 < i)) * dy
+            ax.annotate(text, (x, y), shift, fontsize=size, color=color, zorder=5, **style)
 
 # %% ../nbs/32_figures.ipynb #2cb0752c
 def plot_regions(
@@ -128,18 +135,23 @@ def plot_regions(
     max_logit: ArrayLike,  # (n,) largest tempered logit
     rc_rejects: ArrayLike,  # (n,) True where u(x) >= theta
     theta_at: float,  # tau_u(theta): where RC's line stands
-    out: ArrayLike | None = None,  # (n,) True for out-of-domain rows; without it all are in-domain
+    out: ArrayLike | None = None,  # (n,) True for out-of-domain rows; None if none is
 ) -> list[Artist]:  # the dots, one artist a group, for a legend
     "Rows in the plane of tau_u and the largest logit, over the regions A to D"
     letters = regions(tau_u, max_logit, rc_rejects)
-    t, f, o = columns(tau_u=tau_u, max_logit=max_logit, out=np.zeros(len(letters), bool) if out is None else out)
+    if out is None: out = np.zeros(len(letters), bool)
+    t, f, outside = columns(tau_u=tau_u, max_logit=max_logit, out=out)
+    outside = outside.astype(bool)
     xlim, ylim = view(t, f, theta_at)
     shade_regions(ax, xlim, ylim, theta_at)
     dots: list[Artist] = []
     shares: dict[str, dict[str, float]] = {}
-    for color, group, name in ((BLUE, ~o.astype(bool), "in-domain"), (VERMILLION, o.astype(bool), "out-of-domain")):
+    groups = ((BLUE, ~outside, "in-domain"), (VERMILLION, outside, "out-of-domain"))
+    style: dict[str, Any] = dict(s=np.clip(6000 / len(t), 6, 25), alpha=0.5, lw=0, zorder=2)
+    for color, group, name in groups:
         if not group.any(): continue
-        dots.append(ax.scatter(t[group].clip(*xlim), f[group].clip(*ylim), s=np.clip(6000 / len(t), 6, 25), color=color, alpha=0.5, lw=0, label=name, zorder=2))
+        x, y = t[group].clip(*xlim), f[group].clip(*ylim)
+        dots.append(ax.scatter(x, y, color=color, label=name, **style))
         shares[color] = {letter: float((letters[group] == letter).mean()) for letter in "ABCD"}
     letter_regions(ax, theta_at, shares)
     dress(ax, r"$\tau_u(u(x))$", r"$\max_i\, f_\tau(x)_i$")
@@ -154,12 +166,14 @@ def pick_examples(
 ) -> np.ndarray:  # rows, at most one a cell
     "Rows spread over the unit square"
     if cells < 2: raise ValueError(f"cells: found {cells}, expected 2 or more")
-    at = np.stack(columns(epistemic=epistemic, aleatoric=aleatoric), 1).astype(float) * (cells - 1)
+    both = np.stack(columns(epistemic=epistemic, aleatoric=aleatoric), 1)
+    at = both.astype(float) * (cells - 1)
     cell = np.floor(at + 0.5)
     taken: list[int] = []
     for row in np.abs(at - cell).max(1).argsort(kind="stable"):
         near = np.abs(at[taken] - at[row]).max(1) < apart
-        if not near.any() and not (cell[taken] == cell[row]).all(1).any(): taken.append(int(row))
+        same = (cell[taken] == cell[row]).all(1)
+        if not near.any() and not same.any(): taken.append(int(row))
     return np.array(taken)
 
 # %% ../nbs/32_figures.ipynb #f44a343f
@@ -172,9 +186,11 @@ def frame_examples(
     floor = 0.0 if n_classes is None else 1 / n_classes
     ax.fill_between([0, 1], [floor, 0], [1, 0], color="0.93", lw=0, zorder=0)
     ax.plot([0, 1], [1, 0], color="0.45", lw=1, ls="--", zorder=1)
-    ax.set(xlim=(-margin, 1 + margin), ylim=(-margin, 1 + margin), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
+    ends, ticks = (-margin, 1 + margin), (0, 0.5, 1)
+    ax.set(xlim=ends, ylim=ends, xticks=ticks, yticks=ticks)
     ax.set_aspect("equal")
-    dress(ax, r"epistemic: $P(\mathrm{abstain} \mid x)$", r"largest class probability, $\pi_f(x)$")
+    xlabel = r"epistemic: $P(\mathrm{abstain} \mid x)$"
+    dress(ax, xlabel, r"largest class probability, $\pi_f(x)$")
 
 # %% ../nbs/32_figures.ipynb #762b2a3c
 def check_images(
@@ -184,7 +200,9 @@ def check_images(
 ) -> np.ndarray:
     "One image for each of `n` rows"
     pixels = as_tensor(images, name).cpu().numpy()
-    if pixels.ndim not in (3, 4) or len(pixels) != n: raise ValueError(f"{name}: found shape {pixels.shape}, expected ({n}, h, w) or ({n}, h, w, 3)")
+    if pixels.ndim not in (3, 4) or len(pixels) != n:
+        expected = f"({n}, h, w) or ({n}, h, w, 3)"
+        raise ValueError(f"{name}: found shape {pixels.shape}, expected {expected}")
     return pixels
 
 # %% ../nbs/32_figures.ipynb #0b2f6016
@@ -192,18 +210,21 @@ def plot_examples(
     ax: Axes,
     images: ArrayLike,  # (n, h, w) in 0..1, 1 for ink, or (n, h, w, 3) in colour
     epistemic: ArrayLike,  # (n,) P(abstain)
-    aleatoric: ArrayLike,  # (n,) largest probability among the c classes: low where the classifier cannot decide
+    aleatoric: ArrayLike,  # (n,) largest of the c class probabilities: low in doubt
     correct: ArrayLike,  # (n,) True where the prediction is right
     cells: int = 9,  # cells a side, one image each at most
     n_classes: int | None = None,  # c, for the lower boundary
 ) -> np.ndarray:  # the rows shown
-    "Example images at their two uncertainties, with a border that says right (blue) or wrong (vermillion, dashed)"
+    "Example images at their two uncertainties, bordered blue if right, vermillion if wrong"
     e, a, right = columns(epistemic=epistemic, aleatoric=aleatoric, correct=correct)
-    pixels, rows, half = check_images(images, len(e)), pick_examples(e, a, cells), 0.42 / (cells - 1)
+    pixels, rows = check_images(images, len(e)), pick_examples(e, a, cells)
+    half = 0.42 / (cells - 1)  # of an image's width
     for row in rows:
         x, y = float(e[row]), float(a[row])
-        ax.imshow(pixels[row], cmap="gray_r", vmin=0, vmax=1, extent=(x - half, x + half, y - half, y + half), zorder=2)
-        ax.add_patch(Rectangle((x - half, y - half), 2 * half, 2 * half, fill=False, lw=1.4, zorder=3, **(look(0) if right[row] else look(1))))
+        extent = (x - half, x + half, y - half, y + half)
+        ax.imshow(pixels[row], cmap="gray_r", vmin=0, vmax=1, extent=extent, zorder=2)
+        border = look(0 if right[row] else 1) | dict(fill=False, lw=1.4, zorder=3)
+        ax.add_patch(Rectangle((x - half, y - half), 2 * half, 2 * half, **border))
     frame_examples(ax, n_classes, margin=1.6 * half)
     return rows
 
@@ -212,8 +233,30 @@ def name_borders(
     ax: Axes,
 ) -> None:
     "A legend for `plot_examples`, in the corner that the triangle leaves free"
-    handles = [Line2D([], [], marker="s", ms=7, mfc="none", mew=1.4, ls="none", color=look(i)["color"], label=name) for i, name in enumerate(("right", "wrong"))]
+    def square(i: int, label: str) -> Line2D:
+        style: dict[str, Any] = dict(marker="s", ms=7, mfc="none", mew=1.4, ls="none")
+        return Line2D([], [], color=look(i)["color"], label=label, **style)
+    handles = [square(0, "right"), square(1, "wrong")]
     ax.legend(handles=handles, loc="upper right", frameon=False, fontsize=8, handletextpad=0.2)
+
+# %% ../nbs/32_figures.ipynb #cdc76291
+def _panel_a(
+    ax: Axes,
+    rc: Calibrator,
+    u2c: U2C,
+    inside: Comparison,  # of the two, in domain
+    outside: Comparison,  # out of domain
+) -> None:
+    "The regions, with a legend above them"
+    both = (inside, outside)
+    t, f = torch.cat([p.tau_u for p in both]), torch.cat([p.logits.amax(1) for p in both])
+    rejects = torch.cat([p.rejects for p in both])
+    theta_at = u2c.tau_u(rc.theta.reshape(1, 1).to(u2c.theta)).item()
+    dots = plot_regions(ax, t, f, rejects, theta_at, torch.arange(len(t)) >= len(inside.tau_u))
+    ax.set_box_aspect(1)
+    place: dict[str, Any] = dict(loc="lower right", bbox_to_anchor=(1.03, 0.985), ncols=2)
+    gaps: dict[str, Any] = dict(handletextpad=0, columnspacing=0.6, borderaxespad=0)
+    ax.legend(handles=dots, frameon=False, fontsize=8, markerscale=1.6, **place, **gaps)
 
 # %% ../nbs/32_figures.ipynb #dfa74d35
 def figure_1(
@@ -225,21 +268,20 @@ def figure_1(
     images_out: ArrayLike,  # (m, h, w) in 0..1
 ) -> Figure:
     "The paper's Figure 1: regions, in-domain examples, out-of-domain examples"
-    pixels = check_images(images_in, len(in_domain), "images_in"), check_images(images_out, len(out_domain), "images_out")
+    pixels = (
+        check_images(images_in, len(in_domain), "images_in"),
+        check_images(images_out, len(out_domain), "images_out"))
     c, both = in_domain.n_classes, (in_domain, out_domain)
     parts = [compare(rc, u2c, x) for x in both]
-    t, f, rejects = (torch.cat(column) for column in zip(*((p.tau_u, p.logits.amax(1), p.rejects) for p in parts)))
-    theta_at = u2c.tau_u(rc.theta.reshape(1, 1).to(u2c.theta)).item()
     probs = [p.u2c.exp() for p in parts]
     correct = [p.argmax(1) == check_labels(x.labels, len(x), c) for x, p in zip(both, probs)]
     fig, axs = plt.subplots(1, 3, figsize=(8.8, 3.1), layout="constrained")
-    dots = plot_regions(axs[0], t, f, rejects, theta_at, torch.arange(len(t)) >= len(in_domain))
-    axs[0].set_box_aspect(1)
-    axs[0].legend(handles=dots, loc="lower right", bbox_to_anchor=(1.03, 0.985), ncols=2, frameon=False, fontsize=8, handletextpad=0, columnspacing=0.6, borderaxespad=0, markerscale=1.6)
+    _panel_a(axs[0], rc, u2c, *parts)
     for ax, image, p, right in zip(axs[1:], pixels, probs, correct):
         plot_examples(ax, image, p[:, -1], p[:, :-1].amax(1), right, n_classes=c)
         name_borders(ax)
-    for ax, title in zip(axs, ("(a)", "(b) in-domain", "(c) out-of-domain")): ax.set_title(title, fontsize=9, loc="left")
+    for ax, title in zip(axs, ("(a)", "(b) in-domain", "(c) out-of-domain")):
+        ax.set_title(title, fontsize=9, loc="left")
     return fig
 
 # %% ../nbs/32_figures.ipynb #cf245199
@@ -252,14 +294,19 @@ def plot_reliability(
     "Accuracy over confidence, the gap between them, and the share of rows"
     edges, rows, confidence, accuracy = (x.double().cpu().numpy() for x in bins)
     full = rows > 0
-    left, width = edges[:-1][full], np.diff(edges)[full].clip(0.012)  # a bin for 1.0 alone has no width
-    bars = ax.bar(left, accuracy[full], width, align="edge", color=color, alpha=0.7, edgecolor="white", lw=0.6, label="accuracy")
-    gaps = ax.bar(left, (confidence - accuracy)[full], width, accuracy[full], align="edge", color="none", edgecolor=VERMILLION, lw=0.7, hatch="/////", label="gap to the mean confidence")
+    accuracy, gap = accuracy[full], (confidence - accuracy)[full]
+    # the bin for 1.0 alone has no width
+    left, width = edges[:-1][full], np.diff(edges)[full].clip(0.012)
+    solid: dict[str, Any] = dict(align="edge", edgecolor="white", lw=0.6)
+    hatched: dict[str, Any] = dict(align="edge", edgecolor=VERMILLION, lw=0.7, hatch="/////")
+    bars = ax.bar(left, accuracy, width, color=color, alpha=0.7, label="accuracy", **solid)
+    told = "gap to the mean confidence"
+    gaps = ax.bar(left, gap, width, accuracy, color="none", label=told, **hatched)
     ax.plot([0, 1], [0, 1], color="0.3", lw=1, ls="--")
     ax.set(xlim=(0, 1.015), ylim=(0, 1.015), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
     dress(ax, "confidence", "accuracy")
     strip = ax.inset_axes((0, 1.03, 1, 0.16), sharex=ax)
-    strip.bar(left, (rows / rows.sum())[full], width, align="edge", color="0.55", edgecolor="white", lw=0.6)
+    strip.bar(left, (rows / rows.sum())[full], width, color="0.55", **solid)
     strip.axhline(0, color="0.55", lw=0.8)
     strip.text(0, 0.15, "share of rows", fontsize=7, color="0.35")
     strip.set_ylim(0, 1)
@@ -267,25 +314,36 @@ def plot_reliability(
     if title: strip.set_title(title, fontsize=9, pad=3)
     return bars, gaps
 
+# %% ../nbs/32_figures.ipynb #c430e0d2
+def _mark_theta(
+    ax: Axes,
+    theta: float,
+) -> None:
+    "A dashed line at theta, with its name"
+    ax.axvline(theta, color="0.3", lw=1, ls="--", zorder=2)
+    ax.annotate(r"$\theta$", (theta, 1), (3, -2), va="top", fontsize=9,
+        xycoords=("data", "axes fraction"), textcoords="offset points")
+
 # %% ../nbs/32_figures.ipynb #2783ab6b
 def plot_link(
     ax: Axes,
     u: ArrayLike,  # (m,) a grid of scores
     tau_u: ArrayLike,  # (m,) tau_u of them
     theta: float,
-    lse: tuple[ArrayLike, ArrayLike] | None = None,  # scores and log-sum-exps of rows, for scale
+    lse: tuple[ArrayLike, ArrayLike] | None = None,  # scores and log-sum-exps of rows
 ) -> Line2D:  # the curve
     "The learned tau_u, with theta"
     x, y = columns(u=u, tau_u=tau_u)
     curve, = ax.plot(x, y, color=BLUE, lw=1.8, label=r"$\tau_u(u)$", zorder=3)
     if lse is not None:
         u_rows, rows = columns(u=lse[0], lse=lse[1])
-        ax.scatter(u_rows, rows, s=4, color="0.6", alpha=0.5, lw=0, label="LSE of a row", zorder=1)
+        style: dict[str, Any] = dict(s=4, color="0.6", alpha=0.5, lw=0, zorder=1)
+        ax.scatter(u_rows, rows, label="LSE of a row", **style)
         low, high = np.quantile(rows, [0.005, 0.995])
         room = 0.6 * (high - low) or 1.0
-        ax.set_ylim(max(min(low, y.min()) - 0.1 * room, low - room), min(max(high, y.max()) + 0.1 * room, high + room))
-    ax.axvline(theta, color="0.3", lw=1, ls="--", zorder=2)
-    ax.annotate(r"$\theta$", (theta, 1), (3, -2), xycoords=("data", "axes fraction"), textcoords="offset points", va="top", fontsize=9)
+        bottom, top = min(low, y.min()) - 0.1 * room, max(high, y.max()) + 0.1 * room
+        ax.set_ylim(max(bottom, low - room), min(top, high + room))
+    _mark_theta(ax, theta)
     ax.set_xlim(x.min(), x.max())
     dress(ax, "$u$", r"$\tau_u(u)$")
     return curve
@@ -293,7 +351,7 @@ def plot_link(
 # %% ../nbs/32_figures.ipynb #f32b209a
 def plot_risk_coverage(
     ax: Axes,
-    curves: Mapping[str, tuple[ArrayLike, ArrayLike]],  # name -> coverage and risk, from `risk_coverage`
+    curves: Mapping[str, tuple[ArrayLike, ArrayLike]],  # name -> `risk_coverage` of it
 ) -> list[Line2D]:  # one a curve
     "The risk of answering only the most certain rows"
     lines = []
@@ -322,8 +380,7 @@ def plot_scores(
         density = np.histogram(u, edges)[0] / len(u) / np.diff(edges)
         ax.stairs(density, edges, fill=True, alpha=0.2, color=look(i)["color"])
         outlines.append(ax.stairs(density, edges, lw=1.4, label=name, **look(i)))
-    ax.axvline(theta, color="0.3", lw=1, ls="--")
-    ax.annotate(r"$\theta$", (theta, 1), (3, -2), xycoords=("data", "axes fraction"), textcoords="offset points", va="top", fontsize=9)
+    _mark_theta(ax, theta)
     ax.set_xlim(edges[0], edges[-1])
     ax.legend(frameon=False, fontsize=8)
     dress(ax, "$u$", "density")
@@ -333,11 +390,12 @@ def plot_scores(
 def doubt(
     m: Calibrator,  # fitted
     x: Outputs,  # labelled
-) -> tuple[Tensor, Tensor]:  # (n,) one minus the largest probability and (n,) 1.0 where the prediction is wrong
+) -> tuple[Tensor, Tensor]:  # (n,) one minus the largest probability; (n,) 1.0 if wrong
     "Uncertainty and loss of each row"
     top, prediction = m.predict_log_proba(x).max(1)
     y = check_labels(x.labels, len(x), x.n_classes).to(top.device)
-    return -torch.expm1(top.double()), (prediction != y).double()  # 1 - p, without rounding p to 1
+    # 1 - p, without rounding p to 1
+    return -torch.expm1(top.double()), (prediction != y).double()
 
 # %% ../nbs/32_figures.ipynb #774723a9
 def curves_of(
@@ -345,8 +403,11 @@ def curves_of(
     data: Mapping[str, Outputs],  # labelled
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:  # what `plot_risk_coverage` takes
     "Risk over coverage, over all datasets together"
-    doubts = {name: [doubt(m, x) for x in data.values()] for name, m in methods.items()}
-    return {name: risk_coverage(*(torch.cat(parts) for parts in zip(*d))) for name, d in doubts.items()}
+    curves = {}
+    for name, m in methods.items():
+        u, loss = (torch.cat(parts) for parts in zip(*(doubt(m, x) for x in data.values())))
+        curves[name] = risk_coverage(u, loss)
+    return curves
 
 # %% ../nbs/32_figures.ipynb #f525fac9
 def link_grid(
@@ -359,6 +420,23 @@ def link_grid(
     grid = torch.linspace(low, high, points).to(u2c.theta)
     return grid, u2c.tau_u(grid[:, None])[:, 0]
 
+# %% ../nbs/32_figures.ipynb #678aa0fd
+def _diagrams(
+    fig: SubFigure,
+    methods: Mapping[str, Calibrator],  # two
+    data: Mapping[str, Outputs],
+) -> tuple[BarContainer, BarContainer]:  # bars and gaps, for a legend
+    "A reliability diagram for each dataset and method, two datasets to a row"
+    across, down = 2 * min(2, len(data)), -(-len(data) // 2)
+    axs = fig.subplots(down, across, squeeze=False, sharey=True)
+    for ax, (name, method) in zip(axs.flat, product(data, methods)):
+        p, y = methods[method].predict_proba(data[name]), data[name].labels
+        title = f"{name}, {method}: ece {ece(p, y):.3f}"
+        parts = plot_reliability(ax, reliability_bins(p, y), title)
+        if ax not in axs[:, 0]: ax.set_ylabel("")
+    for ax in axs.flat[2 * len(data):]: ax.remove()
+    return parts
+
 # %% ../nbs/32_figures.ipynb #23021928
 def figure_calibration(
     rc: Calibrator,  # reject-or-classify, fitted
@@ -370,19 +448,18 @@ def figure_calibration(
     methods, pairs = dict(RC=rc, U2C=u2c), -(-len(data) // 2)
     curves = curves_of(methods, data)
     u = {name: u2c.scorer.score(x) for name, x in data.items()}
-    rows = torch.cat([*u.values()]), torch.cat([tempered_lse(x.logits, u2c.tau) for x in data.values()])
-    fig = plt.figure(figsize=(8.8, 2.4 * (pairs + 1)), layout=ConstrainedLayoutEngine(w_pad=0.07))
+    lse = torch.cat([tempered_lse(x.logits, u2c.tau) for x in data.values()])
+    rows = torch.cat([*u.values()]), lse
+    size, layout = (8.8, 2.4 * (pairs + 1)), ConstrainedLayoutEngine(w_pad=0.07)
+    fig = plt.figure(figsize=size, layout=layout)
     above, below = fig.subfigures(2, 1, squeeze=False, height_ratios=(pairs, 1)).flat
-    axs = above.subplots(pairs, 2 * min(2, len(data)), squeeze=False, sharey=True)
-    for ax, (name, method) in zip(axs.flat, product(data, methods)):
-        p, y = methods[method].predict_proba(data[name]), data[name].labels
-        parts = plot_reliability(ax, reliability_bins(p, y), f"{name}, {method}: ece {ece(p, y):.3f}")
-        if ax not in axs[:, 0]: ax.set_ylabel("")
-    for ax in axs.flat[2 * len(data):]: ax.remove()
+    parts = _diagrams(above, methods, data)
     fig.legend(handles=parts, loc="outside upper center", ncols=2, frameon=False, fontsize=8)
     link, risk, scores = below.subplots(1, 3)
     plot_link(link, *link_grid(u2c, rows[0]), u2c.theta.item(), rows)
-    link.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(-0.02, 0.98), ncols=2, columnspacing=1, borderaxespad=0, markerscale=2.5)
+    place: dict[str, Any] = dict(loc="lower left", bbox_to_anchor=(-0.02, 0.98), ncols=2)
+    gaps: dict[str, Any] = dict(columnspacing=1, borderaxespad=0, markerscale=2.5)
+    link.legend(frameon=False, fontsize=8, **place, **gaps)
     plot_risk_coverage(risk, curves)
     plot_scores(scores, u, u2c.theta.item())
     return fig

@@ -46,8 +46,9 @@ from .experiment import imagenet_outputs, pooled, read_records, run_outputs, wri
 from .features import load_tensors
 from .figures import figure_1, figure_calibration
 from .reject import Calibrator
-from .tables import beside, beside_html, beside_text, closeness_text, paper_cells, pattern, record_cells, to_html, to_latex, to_markdown, to_text
-from .tables import INK_LEGEND, LEGEND, latex_escape
+from .tables import INK_LEGEND, LEGEND, beside, beside_html, beside_text, closeness_text
+from .tables import latex_escape, paper_cells, pattern, record_cells
+from .tables import to_html, to_latex, to_markdown, to_text
 from .temperature import fit_temperature
 from .unified import U2C
 
@@ -109,8 +110,8 @@ def run_process(
 ) -> tuple[int, str]:  # exit code and what it said on standard error
     "Run a command to its end, or until it is to stop; it leaves no process behind"
     # close_fds=False hands the folder's lock down: it holds as long as somebody writes there
-    options: dict[str, Any] = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, close_fds=False)
-    with subprocess.Popen(command, env=environment, text=True, **options) as process:
+    pipes: dict[str, Any] = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with subprocess.Popen(command, env=environment, close_fds=False, **pipes) as process:
         try:
             while not stop.is_set():
                 try: _, said = process.communicate(timeout=0.2)
@@ -130,7 +131,8 @@ def execute(
 ) -> None:
     "Run one of the experiment notebooks with papermill"
     out.parent.mkdir(parents=True, exist_ok=True)
-    failed, half = (out.with_suffix(f".{x}.ipynb") for x in ("failed", f"{os.getpid()}.partial"))
+    failed = out.with_suffix(".failed.ipynb")
+    half = out.with_suffix(f".{os.getpid()}.partial.ipynb")
     failed.unlink(missing_ok=True)
     given = parameters_as_yaml({"code": code_hash()} | parameters)
     try:
@@ -138,7 +140,9 @@ def execute(
             command = [sys.executable, "-m", "papermill", str(source), str(half), "-b", given]
             command += ["--no-progress-bar"]
             code, said = run_process(command, kernel_environment(threads), stop or Event())
-        if code == 0: os.replace(half, out); return
+        if code == 0:
+            os.replace(half, out)
+            return
         error = first_error(half) or (said.strip().splitlines() or [f"exit code {code}"])[-1]
         if half.exists(): os.replace(half, failed)
     finally: half.unlink(missing_ok=True)
@@ -175,7 +179,7 @@ def run_job(
 
 # %% ../nbs/33_reproduce.ipynb #16c9f3d8
 def side_by_side(
-    tasks: Mapping[str, Callable[[Event], None]],  # by name; each gives up when the event is set
+    tasks: Mapping[str, Callable[[Event], None]],  # by name; each ends when the event is set
     jobs: int,  # how many at a time
     unit: str,  # what the progress bar counts
 ) -> dict[str, str]:  # name -> what went wrong; empty if nothing did
@@ -204,7 +208,8 @@ def run_jobs(
 ) -> dict[str, str]:  # job -> what went wrong; empty if nothing did
     "Run every configuration that has not finished yet"
     folders = {c: job_folder(out, c) for c in configs}
-    def done(c: Config) -> bool: return finished(c, folders[c]) and (folders[c] / "run.ipynb").exists()
+    def done(c: Config) -> bool:
+        return finished(c, folders[c]) and (folders[c] / "run.ipynb").exists()
     todo = [c for c in configs if not done(c)]
     before = len(configs) - len(todo)
     if before: print(f"{before} of {len(configs)} runs were finished before", file=sys.stderr)
@@ -247,7 +252,9 @@ def caption(
             f"for this validation set and {fixed}, in percent.")
 
 # %% ../nbs/33_reproduce.ipynb #e860d42d
-PAPER_TABLES = {("resnet50", "u2c"): "main", ("resnet50", "u2c_linear"): "linear", ("resnet152", "u2c"): "resnet152", ("vit_b_16", "u2c"): "vit"}
+PAPER_TABLES = {
+    ("resnet50", "u2c"): "main", ("resnet50", "u2c_linear"): "linear",
+    ("resnet152", "u2c"): "resnet152", ("vit_b_16", "u2c"): "vit"}
 
 # %% ../nbs/33_reproduce.ipynb #5a3bd78c
 def beside_paper(
@@ -255,7 +262,23 @@ def beside_paper(
 ) -> dict[str, pd.DataFrame]:  # the paper's table -> our cells beside its cells
     "Every table of the records that the paper has too"
     if "imagenet" not in set(records["benchmark"]): return {}
-    return {table: beside(record_cells(records, b, m), paper_cells(table)) for (b, m), table in PAPER_TABLES.items() if b in set(records["backbone"])}
+    here = set(records["backbone"])
+    ours = {t: record_cells(records, b, m) for (b, m), t in PAPER_TABLES.items() if b in here}
+    return {table: beside(cells, paper_cells(table)) for table, cells in ours.items()}
+
+# %% ../nbs/33_reproduce.ipynb #ee12fa86
+def _in_formats(
+    records: pd.DataFrame,
+    backbone: str,
+    method: str,
+) -> dict[str, str]:  # ending of a file -> its text
+    "One table as HTML, LaTeX, Markdown and text"
+    cells, title = record_cells(records, backbone, method), caption(records, backbone, method)
+    below, label = f"{latex_escape(title)} {INK_LEGEND}", f"tab:{file_name(backbone)}-{method}"
+    return {
+        "html": to_html(cells, title), "tex": to_latex(cells, below, label),
+        "md": f"{title}\n\n{to_markdown(cells)}\n\n{LEGEND}",
+        "txt": f"{title}\n\n{to_text(cells)}"}
 
 # %% ../nbs/33_reproduce.ipynb #f88ba509
 def write_tables(
@@ -264,22 +287,19 @@ def write_tables(
 ) -> list[Path]:  # the files
     "Every table of the records, as HTML, Markdown, LaTeX and text"
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
+    written: dict[Path, str] = {}
     for backbone in records["backbone"].unique():
         for method in ("u2c", "u2c_linear"):
-            cells, title = record_cells(records, backbone, method), caption(records, backbone, method)
-            below, label = f"{latex_escape(title)} {INK_LEGEND}", f"tab:{file_name(backbone)}-{method}"
-            formats = {"html": to_html(cells, title), "tex": to_latex(cells, below, label),
-                       "md": f"{title}\n\n{to_markdown(cells)}\n\n{LEGEND}",
-                       "txt": f"{title}\n\n{to_text(cells)}"}
-            for end, text in formats.items():
-                written.append(folder / f"{file_name(backbone)}-{method}.{end}")
-                written[-1].write_text(text + "\n", encoding="utf-8")
+            name = f"{file_name(backbone)}-{method}"
+            texts = _in_formats(records, backbone, method)
+            written |= {folder / f"{name}.{end}": text for end, text in texts.items()}
     for table, both in beside_paper(records).items():
-        for end, text in {"html": beside_html(both, f"Beside the paper's table '{table}'"), "txt": f"{beside_text(both)}\n\n{closeness_text(both)}"}.items():
-            written.append(folder / f"beside-paper-{table}.{end}")
-            written[-1].write_text(text + "\n", encoding="utf-8")
-    return written
+        page = beside_html(both, f"Beside the paper's table '{table}'")
+        written[folder / f"beside-paper-{table}.html"] = page
+        told = f"{beside_text(both)}\n\n{closeness_text(both)}"
+        written[folder / f"beside-paper-{table}.txt"] = told
+    for path, text in written.items(): path.write_text(text + "\n", encoding="utf-8")
+    return list(written)
 
 # %% ../nbs/33_reproduce.ipynb #d289e048
 def published_records(
@@ -287,7 +307,9 @@ def published_records(
 ) -> pd.DataFrame:
     "The records that come with the package"
     path = files("u2c") / "data" / f"records_{benchmark}.csv"
-    if not path.is_file(): raise ValueError(f"benchmark: found {benchmark!r}, expected one whose records come with the package: small")
+    if not path.is_file():
+        expected = "expected one whose records come with the package: small"
+        raise ValueError(f"benchmark: found {benchmark!r}, {expected}")
     with as_file(path) as p: return read_records(p)
 
 # %% ../nbs/33_reproduce.ipynb #557eb3f0
@@ -302,11 +324,14 @@ def fitted_pair(
     config: Config,
     folder: Path | None = None,  # where the run keeps its outputs
     scorer: str = "knn",
-) -> tuple[Mapping[str, Outputs], dict[str, Calibrator]]:  # outputs by data set; "rc", "u2c" and "u2c_linear"
+) -> tuple[Mapping[str, Outputs], dict[str, Calibrator]]:  # by data set; by name of method
     "The outputs of a run, with the methods fitted to them"
-    outputs, head = imagenet_outputs(config, folder) if config.benchmark == "imagenet" and folder else run_outputs(config, folder)
+    outputs, head = (
+        imagenet_outputs(config, folder) if config.benchmark == "imagenet" and folder
+        else run_outputs(config, folder))
     va = outputs[next(iter(outputs))]
-    return outputs, fit_methods(scorer, va, head, fit_temperature(va.logits, in_domain_labels(va)), config.alpha)
+    tau = fit_temperature(va.logits, in_domain_labels(va))
+    return outputs, fit_methods(scorer, va, head, tau, config.alpha)
 
 # %% ../nbs/33_reproduce.ipynb #9d48850f
 def draw_figures(
@@ -316,13 +341,18 @@ def draw_figures(
     "The calibration figure of one run, and the paper's Figure 1 for the embedded benchmarks"
     outputs, methods = fitted_pair(config, folder)
     rc, u2c = methods["rc"], cast(U2C, methods["u2c"])
-    splits: Mapping[str, Any] = IMAGENET if config.benchmark == "imagenet" else load_benchmark(config.benchmark, config.limit)
-    groups = {splits[k].group: k for k in reversed(list(outputs)[1:])}  # the first data set of each group, te for in-domain
-    shown = {k: outputs[k] for g in ("in-domain", "covariate-shift", "near-ood", "far-ood") if (k := groups.get(g))}
+    imagenet = config.benchmark == "imagenet"
+    splits: Mapping[str, Any] = IMAGENET
+    if not imagenet: splits = load_benchmark(config.benchmark, config.limit)
+    # the first data set of each group, te for in-domain
+    groups = {splits[k].group: k for k in reversed(list(outputs)[1:])}
+    order = ("in-domain", "covariate-shift", "near-ood", "far-ood")
+    shown = {k: outputs[k] for g in order if (k := groups.get(g))}
     figures = {"calibration": figure_calibration(rc, u2c, shown)} if shown else {}
-    if config.benchmark == "imagenet": return figures
+    if imagenet: return figures
     te, near = groups["in-domain"], groups["near-ood"]
-    return {"figure_1": figure_1(rc, u2c, outputs[te], outputs[near], splits[te].images, splits[near].images)} | figures
+    images = splits[te].images, splits[near].images
+    return {"figure_1": figure_1(rc, u2c, outputs[te], outputs[near], *images)} | figures
 
 # %% ../nbs/33_reproduce.ipynb #eddbe526
 def save_figures(
@@ -346,7 +376,8 @@ def describe_report(
     "All that decides a report: the records, what the figures show, the code and the notebook"
     def sha(content: bytes) -> str: return hashlib.sha256(content).hexdigest()[:16]
     notebook, records = files("u2c") / "data" / "report.ipynb", out / "records.csv"
-    return describe(config) | {"records": sha(records.read_bytes()), "notebook": sha(notebook.read_bytes())}
+    hashes = {"records": sha(records.read_bytes()), "notebook": sha(notebook.read_bytes())}
+    return describe(config) | hashes
 
 # %% ../nbs/33_reproduce.ipynb #d5c38b06
 def note_report(
@@ -355,7 +386,8 @@ def note_report(
     written: list[Path],  # tables and figures
 ) -> None:
     "Write down what a report was made of, last: the file's presence says that it is whole"
-    about = describe_report(config, out) | {"files": [p.relative_to(out).as_posix() for p in written]}
+    names = [p.relative_to(out).as_posix() for p in written]
+    about = describe_report(config, out) | {"files": names}
     (out / "report.json").write_text(json.dumps(about, indent=1))
 
 # %% ../nbs/33_reproduce.ipynb #69b0f2e7
@@ -379,7 +411,8 @@ def make_report(
     config = next(c for c in configs if finished(c, job_folder(out, c)))
     if reported(config, out): return {}
     threads = None if config.benchmark == "imagenet" else 1
-    with suppress(FileNotFoundError, ValueError):  # what an earlier report wrote, this one may not
+    # what an earlier report wrote, this one may not
+    with suppress(FileNotFoundError, ValueError):
         for name in json.loads((out / "report.json").read_text()).get("files", []):
             (out / name).unlink(missing_ok=True)
     (out / "report.json").unlink(missing_ok=True)
@@ -417,11 +450,13 @@ def held(
         out.mkdir(parents=True, exist_ok=True)
         file = open(out / ".lock", "a+", encoding="utf-8")
     except OSError as e:
-        raise ValueError(f"out: found {out} ({e.strerror}), expected a folder to write to") from e
+        found = f"{out} ({e.strerror})"
+        raise ValueError(f"out: found {found}, expected a folder to write to") from e
     with file:
         if not lock(file):
             file.seek(0)
-            found = f"{out} in use by process {file.read() or '?'} or a notebook that it started"
+            owner = f"process {file.read() or '?'} or a notebook that it started"
+            found = f"{out} in use by {owner}"
             raise ValueError(f"out: found {found}, expected a folder that nobody else uses")
         file.truncate(0)
         file.write(str(os.getpid()))
@@ -442,9 +477,10 @@ def remove_leftovers(
 # %% ../nbs/33_reproduce.ipynb #d20f9b68
 @contextmanager
 def stoppable() -> Iterator[None]:
-    "Within, the first of SIGINT, SIGTERM and SIGHUP raises KeyboardInterrupt; more are ignored"
+    "Within, the first SIGINT, SIGTERM or SIGHUP raises KeyboardInterrupt; more are ignored"
     def stop(number: int, frame: FrameType | None) -> None:
-        for s in before: signal.signal(s, signal.SIG_IGN)  # the children are being ended already
+        # the children are being ended already
+        for s in before: signal.signal(s, signal.SIG_IGN)
         raise KeyboardInterrupt
     names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     found = {s: signal.getsignal(s) for s in (signal.Signals[name] for name in names)}
@@ -468,7 +504,8 @@ def configurations(
     names = every if backbones is None else backbones
     if not names: raise ValueError("backbones: found none, expected one or more")
     if options.get("weights") and len(names) > 1:
-        raise ValueError(f"weights: found one file for {len(names)} backbones, expected one backbone")
+        found = f"one file for {len(names)} backbones"
+        raise ValueError(f"weights: found {found}, expected one backbone")
     for i, name in enumerate(names):
         if file_name(name) in map(file_name, names[:i]):  # two jobs in one folder
             raise ValueError(f"backbones: found {name!r} twice, expected different ones")
@@ -526,17 +563,20 @@ def command_line() -> argparse.ArgumentParser:
         epilog="Interrupted, the same command goes on where it stopped.")
     add = parser.add_argument
     add("--benchmark", default="small", choices=[*benchmarks, "imagenet"], help="which data")
-    add("--backbones", type=names, help="names, separated by commas (default: all of the benchmark)")
+    commas = "names, separated by commas (default: all of the benchmark)"
+    add("--backbones", type=names, help=commas)
     add("--seeds", type=int, default=3, help="training seeds of each backbone")
     add("--out", type=Path, help="folder for everything (default: _runs/BENCHMARK)")
-    add("--jobs", type=int, default=os.cpu_count() or 1, help="notebooks at a time, one thread each")
+    cores = os.cpu_count() or 1
+    add("--jobs", type=int, default=cores, help="notebooks at a time, one thread each")
     add("--limit", type=int, help="rows of each data set, to try things out")
     add("--epochs", type=int, help="other than the backbones' recipes")
     add = parser.add_argument_group("for --benchmark imagenet").add_argument
     add("--data", help="the folder with the images")
     add("--lists", help="the folder with the lists (default: DATA/benchmark_imglist/imagenet)")
     add("--weights", help="a checkpoint to use in place of the published weights")
-    add("--float16", action="store_true", help="store features in half precision, all but ImageNet-va's")
+    half = "store features in half precision, all but ImageNet-va's"
+    add("--float16", action="store_true", help=half)
     add("--skip-bad", action="store_true", help="leave out images that cannot be read")
     return parser
 
@@ -546,4 +586,5 @@ def main() -> None:
     parser = command_line()
     try: sys.exit(reproduce(**vars(parser.parse_args())))
     except (ValueError, FileNotFoundError) as e: parser.error(str(e))
-    except KeyboardInterrupt: sys.exit("\ninterrupted; the same command goes on where this one stopped")
+    except KeyboardInterrupt:
+        sys.exit("\ninterrupted; the same command goes on where this one stopped")
