@@ -164,12 +164,12 @@ def html_table(table: pd.DataFrame, legend: str, caption: str) -> str:
     if caption: grid = grid.set_caption(html.escape(caption))
     attributes = 'data-quarto-disable-processing="true"'
     drawn = grid.set_td_classes(looks).to_html(table_attributes=attributes)
-    drawn = re.sub('(?s).*<table id="T_"', "<table", drawn)  # a page may have several
+    drawn = drawn.partition('<table id="T_"')[2]  # no id, since a page may have several
     style = (files("u2c") / "data" / "tables.css").read_text(encoding="utf-8")
     groups = table.index.unique("group")
     grounds = " ".join(f'<span><i class="u2c-{g}"></i>{g}</span>' for g in groups)
     return (f'<div class="u2c">\n<style>\n{style}</style>\n'
-            f"{drawn}<p>{legend}&emsp; <span>{grounds}</span></p></div>")
+            f"<table{drawn}<p>{legend}&emsp; <span>{grounds}</span></p></div>")
 
 # %% ../nbs/31_tables.ipynb #d18b691a
 def to_html(

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['GROUPS', 'METRICS', 'SCORERS', 'KEY', 'COLUMNS', 'VERDICTS', 'CLAIMS', 'BESIDE', 'STEPS', 'check_columns',
-           'check_cells', 'paper_cells', 'welch', 'over_seeds', 'with_rc', 'joint_error', 'record_cells', 'critical',
-           'reach', 'verdict', 'unknown_errors', 'tally', 'summary', 'holds', 'outcome', 'pattern', 'beside',
-           'printed_diff', 'step', 'closeness', 'closeness_text']
+           'check_known', 'check_cells', 'paper_cells', 'welch', 'over_seeds', 'with_rc', 'joint_error', 'record_cells',
+           'critical', 'reach', 'verdict', 'unknown_errors', 'tally', 'summary', 'holds', 'outcome', 'pattern',
+           'beside', 'printed_diff', 'step', 'closeness', 'closeness_text']
 
 # %% ../nbs/30a_verdicts.ipynb #verd0004
 import math
@@ -16,8 +16,6 @@ from importlib.resources import files
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 from scipy.special import stdtrit  # type: ignore[import-untyped]
-
-from .experiment import check_name
 
 # %% ../nbs/30a_verdicts.ipynb #dcda0e0c
 GROUPS = ("in-domain", "covariate-shift", "near-ood", "far-ood")
@@ -33,12 +31,18 @@ def check_columns(frame: pd.DataFrame, columns: Sequence[str], name: str) -> Non
     message = f"{name}: found no column {missing}, expected {', '.join(columns)}"
     if missing: raise ValueError(message)
 
+# %% ../nbs/30a_verdicts.ipynb #verd0009
+def check_known(name: str, value: str, known: Sequence[str]) -> None:
+    "Complain about a value that is not among the known ones"
+    message = f"{name}: found {value!r}, expected one of {', '.join(known)}"
+    if value not in known: raise ValueError(message)
+
 # %% ../nbs/30a_verdicts.ipynb #65be6d46
 def check_cells(cells: pd.DataFrame) -> pd.DataFrame:
     "Cells that make a table: known groups and metrics, one group a dataset, no cell twice"
     check_columns(cells, COLUMNS, "cells")
     for column, known in (("group", GROUPS), ("metric", METRICS)):
-        for value in cells[column].unique(): check_name(column, value, list(known))
+        for value in cells[column].unique(): check_known(column, value, known)
     for dataset, groups in cells.groupby("dataset", sort=False)["group"].unique().items():
         found = f"group: found {' and '.join(groups)} for {dataset}"
         if len(groups) > 1: raise ValueError(f"{found}, expected one group a dataset")
@@ -53,7 +57,7 @@ def paper_cells(
     "One of the paper's result tables"
     with (files("u2c") / "data" / "paper_tables.csv").open(encoding="utf-8") as f:
         cells = pd.read_csv(f).rename(columns={"delta_u2c": "change"})
-    check_name("table", table, list(cells["table"].unique()))
+    check_known("table", table, cells["table"].unique())
     cells = cells[cells["table"] == table].assign(change_se=np.nan, change_df=np.nan)
     cells["change"] += 0.0  # -0.0 becomes 0.0
     return check_cells(cells[COLUMNS].reset_index(drop=True))
@@ -88,7 +92,7 @@ def with_rc(run: pd.DataFrame, method: str) -> pd.DataFrame:
     found = ", ".join(methods)
     if "rc" not in methods:
         raise ValueError(f"method: found {found}, expected rc among them, to compare with")
-    check_name("method", method, [m for m in methods if m != "rc"])
+    check_known("method", method, [m for m in methods if m != "rc"])
     if len(benchmarks) > 1:
         raise ValueError(f"benchmark: found {', '.join(benchmarks)}, expected records of one")
     twice = "found a (seed, dataset, scorer, method) twice, expected each once"
@@ -117,7 +121,7 @@ def record_cells(
     names = ["benchmark", "backbone", "seed", "dataset", "group", "scorer", "method"]
     values = [m + end for m in METRICS for end in ("", "_change", "_change_se")]
     check_columns(records, names + values, "records")
-    check_name("backbone", backbone, list(records["backbone"].unique()))
+    check_known("backbone", backbone, records["backbone"].unique())
     run, found = records[records["backbone"] == backbone], {}
     parts = with_rc(run, method).groupby(["dataset", "scorer"], sort=False)
     for (dataset, scorer), g in parts:
