@@ -140,12 +140,8 @@ def halves(table: pd.DataFrame, end: str, write: Callable[..., str]) -> pd.DataF
     return pd.DataFrame(rows, table.index, pd.MultiIndex.from_product([table, parts]))
 
 # %% ../nbs/31_tables.ipynb #tabl0011
-def styled(
-    table: pd.DataFrame,  # from `layout`
-    spell: Callable[[str], str],  # writes what is printed of a cell
-    escape: Callable[[str], str],  # writes a name
-) -> Styler:
-    "A table for pandas to draw, with a dataset's name and a scorer's once"
+def styled(table: pd.DataFrame, spell: Callable, escape: Callable) -> Styler:
+    "A table for pandas to draw, with texts spelled and names escaped as a format needs it"
     texts = halves(table, "", lambda group, line, text: spell(text))
     grid = Styler(texts, uuid_len=0, cell_ids=False).hide(axis=1, level=1)
     grid = grid.hide(level=["group", "metric"]).hide(names=True)
