@@ -8,7 +8,7 @@ from pathlib import Path
 
 import nbformat
 from nbconvert import MarkdownExporter
-from pages import put_aside, put_back
+from pages import CODE, around
 
 root = Path(__file__).resolve().parent.parent
 WRITTEN = {"index": "README.md", "contributing": "CONTRIBUTING.md"}  # notebook: file at the root
@@ -24,8 +24,7 @@ def generated() -> dict[Path, bytes]:
 def from_root(text: str) -> str:
     "Markdown with its links and pictures as seen from the root of the repository; a link may have code for its text."
     links = re.compile(r"(?<=\]\()(?!https?:|#)([^)\s]+)(?=\))")
-    text, code = put_aside(text)
-    return put_back(links.sub(r"nbs/\1", text), code)
+    return around(CODE, lambda marked: links.sub(r"nbs/\1", marked), text)
 
 
 def write_markdown(name: str, target: str) -> None:

@@ -228,6 +228,22 @@ def test_page_in_browser(tab, url, builder, notebook):
     assert tab.faults == []
 
 
+SCROLLED = """() => { document.querySelectorAll('details').forEach(d => d.open = true);
+  const scrolls = n => n.scrollWidth > n.clientWidth + 1;
+  return [...document.querySelectorAll('div.highlight pre, pre.sourceCode')].filter(p => !p.closest('.cell_output, .cell-output'))
+    .filter(p => scrolls(p) || scrolls(p.parentElement)).map(p => p.textContent.trim().split('\\n')[0]) }"""
+
+
+def test_no_code_scrolls_sideways(tab, url):
+    "In a window of 1,400 pixels, folded cells as well"
+    tab.set_viewport_size({"width": 1400, "height": 900})
+    found = []
+    for notebook in SIDEBAR:
+        tab.goto(f"{url}/{pages.page_of(notebook)}.html", wait_until="domcontentloaded")
+        found += [f"{notebook}: {line}" for line in tab.evaluate(SCROLLED)]
+    assert not found, "\n".join(["code wider than its page, by the first line of the block:", *found])
+
+
 def test_search_finds(tab, url, builder):
     tab.goto(f"{url}/index.html")
     if builder == "sphinx":
@@ -372,6 +388,21 @@ def test_source_that_both_render(text):
     assert pages.source_faults(text) == []
 
 
+def test_code_that_does_not_fit_a_page_is_named(tmp_path):
+    wide = "x = " + "1 + " * 23 + "1"
+    fence = f"Prose is as wide as it likes: {wide}\n\n```python\n{wide}\nc = 1; d = 2\n```\n\n```bash\ncd a; ls\n```"
+    directive = f"#| fig-alt: {'much to say; ' * 20}\n#| export\n"
+    fine = f"{directive}{wide[2:]}\ny = ';'  # a; b"
+    tiny = project(tmp_path, index=["# Tiny", (wide, ""), ("a = 1\nb = 2; c = ';'; d = 3", ""), fence, (fine, ""), ("#| include: false\nx", "")])
+    assert docs.check_sources(tiny / "nbs", ["index.ipynb"]) == [
+        f"index.ipynb, cell 1: {wide[:60]!r}: 97 columns, where 95 fit",
+        """index.ipynb, cell 2: "b = 2; c = ';'; d = 3": several statements in a line""",
+        f"index.ipynb, cell 3: {wide[:60]!r}: 97 columns, where 95 fit",
+        "index.ipynb, cell 3: 'c = 1; d = 2': several statements in a line",
+        "index.ipynb, cell 5: 'include': an option that only Quarto knows",
+    ]
+
+
 @pytest.mark.parametrize("text, expected", [
     ("$$x$$ {#eq-a}", "$$x$$ (a-b-eq-a)"),
     ("by @eq-a", "by {eq}`a-b-eq-a`"),
@@ -386,7 +417,6 @@ def test_source_that_both_render(text):
     ("`[x](../00_core.ipynb)` and `$x$ {#eq-a}`", "`[x](../00_core.ipynb)` and `$x$ {#eq-a}`"),
     ("```markdown\n::: {.callout-note}\nx\n:::\n```", "```markdown\n::: {.callout-note}\nx\n:::\n```"),
     ("::: {.callout-warning}\n\n## T\n\nx\n\n:::", ":::{admonition} T\n:class: warning\nx\n:::"),
-    ("![Cap](i.png){#fig-a width=50%}", "```{figure} i.png\n:name: fig-a\n:width: 50%\n\nFigure 1: Cap\n```"),
 ])  # fmt: skip
 def test_translation(text, expected):
     page = pages.Page("a/02_b.ipynb", frozenset({"key", "other"}))
