@@ -4,7 +4,6 @@
 It stops, and names file and text, at code that does not fit a page, at markup that one builder would not render or
 that leaks, at broken links, missing images, anything fetched from another host, and every warning of Sphinx. The site
 that is built is moved to its place only when nothing was found."""
-import copy
 import importlib.util
 import io
 import json
@@ -16,7 +15,7 @@ from urllib.parse import unquote, urlparse
 
 import nbformat
 import yaml
-from bs4 import BeautifulSoup
+from bs4 import BeautifulSoup, NavigableString, Tag
 from fastcore.basics import listify
 from fastcore.script import call_parse
 from nbdev.config import get_config
@@ -124,20 +123,25 @@ def run_sphinx(src: Path, out: Path, config: dict) -> list[str]:
 # ---- what came out ----
 
 LEAKS = re.compile(
-    r"^:{3,}.*|\{\{<|\?@\w+|@(?:fig|tbl|eq|sec)-[\w-]+|\{#[\w-]+[^}]*\}|\{\.[\w-]+[^}]*\}"
+    r"^:{3,}.*|\{\{<|\?@[\w-]+|@(?:fig|tbl|eq|sec)-[\w-]+|\{#[\w-]+[^}]*\}|\{\.[\w-]+[^}]*\}"
     r"|\{(?:cite|eq|ref|numref|doc)(?::\w)?\}|\[@\w+[^\]]*\]|^#\|.*|^#{1,6} \S.*|\*\*\w[^*\n]*\*\*|\]\([^)\s]+\)"
     r"|\|\s*:?-{3,}:?\s*\||^```.*|\$[^\s$][^$\n]*\$|\$\$|\\\(|\\frac\b|\\tau\b",
     re.M,
 )
+UNREAD = ("pre", "code", "script", "style", "math", "mjx-container")
 LOADED = (("a", "href"), ("img", "src"), ("script", "src"), ("link", "href"), ("iframe", "src"), ("source", "src"))
 
 
 def visible_text(soup: BeautifulSoup) -> str:
     "What a reader sees of a page's article, without code and formulas."
-    article = copy.copy(soup.find("article") or soup.find("main") or soup.body or soup)
-    for tag in article.select("pre, code, script, style, .math, math, mjx-container"):
-        tag.decompose()
-    return article.get_text("\n")
+    parts, nodes = [], [soup.find("article") or soup.find("main") or soup.body or soup]
+    while nodes:
+        node = nodes.pop()
+        if type(node) is NavigableString:
+            parts.append(node)
+        elif isinstance(node, Tag) and node.name not in UNREAD and "math" not in node.get("class", []):
+            nodes += reversed(node.contents)
+    return "\n".join(parts)
 
 
 def page_leaks(soup: BeautifulSoup) -> list[str]:
@@ -148,7 +152,9 @@ def page_leaks(soup: BeautifulSoup) -> list[str]:
 def check_site(out: Path) -> list[str]:
     "Leaked markup, broken links and anchors, missing images, things from other hosts, in a built site."
     files = [p for p in sorted(out.rglob("*.html")) if "_static" not in p.parts]
-    soups = {p.relative_to(out).as_posix(): BeautifulSoup(p.read_text(encoding="utf-8"), "html.parser") for p in files}
+    coloured = re.compile(r'<span class="\w{1,3}">([^<]*)</span>')  # code, which is most of a page: without its colours
+    texts = {p.relative_to(out).as_posix(): coloured.sub(r"\1", p.read_text(encoding="utf-8")) for p in files}
+    soups = {page: BeautifulSoup(text, "html.parser") for page, text in texts.items()}
     ids = {page: {tag["id"] for tag in soup.find_all(id=True)} for page, soup in soups.items()}
     found = []
     for page, soup in soups.items():

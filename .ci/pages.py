@@ -327,7 +327,7 @@ def source_faults(text: str) -> list[str]:
 
 # ---- Quarto's markdown to MyST ----
 
-CALLOUT = re.compile(r"^::: *\{\.callout-(\w+)\}\s*(?:#+ +(.*)\n)?(.*?)^::: *$", re.S | re.M)
+CALLOUT = re.compile(r"^::: *\{\.callout-(\w+)\}\s*(?:#+ +([^\n]*)\n)?(.*?)^::: *$", re.S | re.M)
 LINK = re.compile(r"\]\((?!\w+:)([\w./-]+\.ipynb)?(#[^)]*)?\)")
 
 
