@@ -89,7 +89,7 @@ def settings(quarto: dict, nbs: Path) -> dict:
         "bibtex_bibfiles": listify(quarto.get("bibliography")), "bibtex_reference_style": "author_year",
         "nb_execution_mode": "off", "nb_render_markdown_format": "myst", "nb_merge_streams": True,
         "myst_enable_extensions": [
-            "amsmath", "dollarmath", "colon_fence", "deflist", "tasklist", "smartquotes", "attrs_inline", "strikethrough",
+            "amsmath", "dollarmath", "colon_fence", "deflist", "tasklist", "smartquotes", "attrs_inline", "strikethrough"
         ],
         "myst_heading_anchors": 4, "myst_heading_slug_func": "pages.slug", "myst_dmath_double_inline": True,
         "math_numfig": False, "math_eqref_format": "Equation {number}",

@@ -328,6 +328,8 @@ def source_faults(text: str) -> list[str]:
 # ---- Quarto's markdown to MyST ----
 
 CALLOUT = re.compile(r"^::: *\{\.callout-(\w+)\}\s*(?:#+ +([^\n]*)\n)?(.*?)^::: *$", re.S | re.M)
+CITATION = re.compile(r"\[([^\]\[]*@[^\]\[]*)\](?!\()|(?<![\w`{./:,-])@\w[\w:-]*")
+CITED = re.compile(r"([^;@]*)@(\w[\w:-]*)(?:, ?([^;]*))?")  # words before, key, words after
 LINK = re.compile(r"\]\((?!\w+:)([\w./-]+\.ipynb)?(#[^)]*)?\)")
 
 
@@ -348,9 +350,8 @@ class Page:
         text = CALLOUT.sub(self.callout, text)
         text = LINK.sub(self.link, text)
         text = re.sub(r"\0\s*\{#(eq-[\w-]+)\}", rf"\0 ({self.prefix}\1)", text)
-        text = re.sub(r"\[([^\]\[]*@[^\]\[]*)\](?!\()", self.cited, text)
         text = re.sub(r"(?<![\w`{./])@(eq-[\w-]+)", rf"{{eq}}`{self.prefix}\1`", text)
-        return re.sub(r"(?<![\w`{./:,-])@(\w[\w:-]*)", lambda m: self.cite("t", [("", m[1], "")]) or m[0], text)
+        return CITATION.sub(self.cite, text)
 
     def callout(self, m: re.Match) -> str:
         return f":::{{admonition}} {m[2] or m[1].capitalize()}\n:class: {m[1]}\n{m[3].strip()}\n:::"
@@ -364,13 +365,11 @@ class Page:
             anchor = f"#equation-{page.replace('/', '-')}-{anchor[1:]}"
         return f"]({'../' * self.name.count('/') + page + '.ipynb' if path else ''}{anchor})"
 
-    def cited(self, m: re.Match) -> str:
-        return self.cite("p", re.findall(r"([^;@]*)@(\w[\w:-]*)(?:, ?([^;]*))?", m[1])) or m[0]
-
-    def cite(self, kind: str, parts: list[tuple[str, str, str]]) -> str:
-        "A citation of keys with the words before and after them, if the bibliography has them all."
+    def cite(self, m: re.Match) -> str:
+        "`[see @key, page; @other]` in brackets, `@key` in a sentence; what is not in the bibliography stays as it is."
+        kind, parts = ("p", CITED.findall(m[1])) if m[1] else ("t", CITED.findall(m[0]))
         if any(key not in self.keys for _, key, _ in parts):
-            return ""
+            return m[0]
         self.cites = True
         words = lambda text: f"{{{text.strip()}}}" if text.strip() else ""  # noqa: E731
         return f"{{cite:{kind}}}`" + ",".join(words(a) + self.prefix + key + words(b) for a, key, b in parts) + "`"
@@ -406,6 +405,4 @@ def to_sphinx(nb, page: Page) -> dict:
     if page.cites:
         listed = f"```{{bibliography}}\n:filter: docname in docnames\n:keyprefix: {page.prefix}\n```"
         cells.append(new_markdown_cell(f"## References\n\n{listed}"))
-    kernel = {"name": "python3", "display_name": "python3", "language": "python"}
-    metadata = {"language_info": {"name": "python"}, "kernelspec": kernel}
-    return new_notebook(cells=[new_markdown_cell(head), *cells], metadata=metadata)
+    return new_notebook(cells=[new_markdown_cell(head), *cells], metadata={"language_info": {"name": "python"}})

@@ -17,7 +17,8 @@ HIDDEN = re.compile(r"^#\|\s*(hide|default_exp|export|exports)\b", re.M)
 
 def generated() -> dict[Path, bytes]:
     "Every file that the notebooks decide, with its content."
-    files = [*root.glob("u2c/**/*.py"), *root.glob("u2c/data/*.ipynb"), *root.glob("nbs/**/*.ipynb"), *(root / f for f in WRITTEN.values())]
+    files = [f for pattern in ("u2c/**/*.py", "u2c/data/*.ipynb", "nbs/**/*.ipynb") for f in root.glob(pattern)]
+    files += [root / f for f in WRITTEN.values()]
     return {f: f.read_bytes() for f in files if f.exists() and ".ipynb_checkpoints" not in f.parts}
 
 
@@ -48,7 +49,8 @@ def write_markdown(name: str, target: str) -> None:
     nb.metadata["language_info"] = {"name": "python"}  # nbdev_clean drops it, the fences need it
     body, _ = MarkdownExporter().from_notebook_node(nb)
     body = re.sub(r"\n{3,}", "\n\n", body).strip()
-    (root / target).write_text(f"<!-- Written by `make sync` from nbs/{name}.ipynb: edit that. -->\n\n{body}\n", encoding="utf-8")
+    head = f"<!-- Written by `make sync` from nbs/{name}.ipynb: edit that. -->"
+    (root / target).write_text(f"{head}\n\n{body}\n", encoding="utf-8")
 
 
 def pack_experiments() -> None:

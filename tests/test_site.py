@@ -230,8 +230,8 @@ def test_page_in_browser(tab, url, builder, notebook):
 
 SCROLLED = """() => { document.querySelectorAll('details').forEach(d => d.open = true);
   const scrolls = n => n.scrollWidth > n.clientWidth + 1;
-  return [...document.querySelectorAll('div.highlight pre, pre.sourceCode')].filter(p => !p.closest('.cell_output, .cell-output'))
-    .filter(p => scrolls(p) || scrolls(p.parentElement)).map(p => p.textContent.trim().split('\\n')[0]) }"""
+  const code = [...document.querySelectorAll('div.highlight pre, pre.sourceCode')].filter(p => !p.closest('.cell_output, .cell-output'));
+  return code.filter(p => scrolls(p) || scrolls(p.parentElement)).map(p => p.textContent.trim().split('\\n')[0]) }"""
 
 
 def test_no_code_scrolls_sideways(tab, url):
@@ -239,7 +239,7 @@ def test_no_code_scrolls_sideways(tab, url):
     tab.set_viewport_size({"width": 1400, "height": 900})
     found = []
     for notebook in SIDEBAR:
-        tab.goto(f"{url}/{pages.page_of(notebook)}.html", wait_until="domcontentloaded")
+        tab.goto(f"{url}/{pages.page_of(notebook)}.html")
         found += [f"{notebook}: {line}" for line in tab.evaluate(SCROLLED)]
     assert not found, "\n".join(["code wider than its page, by the first line of the block:", *found])
 
@@ -393,7 +393,8 @@ def test_code_that_does_not_fit_a_page_is_named(tmp_path):
     fence = f"Prose is as wide as it likes: {wide}\n\n```python\n{wide}\nc = 1; d = 2\n```\n\n```bash\ncd a; ls\n```"
     directive = f"#| fig-alt: {'much to say; ' * 20}\n#| export\n"
     fine = f"{directive}{wide[2:]}\ny = ';'  # a; b"
-    tiny = project(tmp_path, index=["# Tiny", (wide, ""), ("a = 1\nb = 2; c = ';'; d = 3", ""), fence, (fine, ""), ("#| include: false\nx", "")])
+    several, option = "a = 1\nb = 2; c = ';'; d = 3", "#| include: false\nx"
+    tiny = project(tmp_path, index=["# Tiny", (wide, ""), (several, ""), fence, (fine, ""), (option, "")])
     assert docs.check_sources(tiny / "nbs", ["index.ipynb"]) == [
         f"index.ipynb, cell 1: {wide[:60]!r}: 97 columns, where 95 fit",
         """index.ipynb, cell 2: "b = 2; c = ';'; d = 3": several statements in a line""",
