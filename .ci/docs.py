@@ -132,6 +132,12 @@ UNREAD = ("pre", "code", "script", "style", "math", "mjx-container")
 LOADED = (("a", "href"), ("img", "src"), ("script", "src"), ("link", "href"), ("iframe", "src"), ("source", "src"))
 
 
+def parsed(page: Path) -> BeautifulSoup:
+    "A page without the colours of its code, which are most of it."
+    text = page.read_text(encoding="utf-8")
+    return BeautifulSoup(re.sub(r'<span class="\w{1,3}">([^<]*)</span>', r"\1", text), "html.parser")
+
+
 def visible_text(soup: BeautifulSoup) -> str:
     "What a reader sees of a page's article, without code and formulas."
     parts, nodes = [], [soup.find("article") or soup.find("main") or soup.body or soup]
@@ -152,9 +158,7 @@ def page_leaks(soup: BeautifulSoup) -> list[str]:
 def check_site(out: Path) -> list[str]:
     "Leaked markup, broken links and anchors, missing images, things from other hosts, in a built site."
     files = [p for p in sorted(out.rglob("*.html")) if "_static" not in p.parts]
-    coloured = re.compile(r'<span class="\w{1,3}">([^<]*)</span>')  # code, which is most of a page: without its colours
-    texts = {p.relative_to(out).as_posix(): coloured.sub(r"\1", p.read_text(encoding="utf-8")) for p in files}
-    soups = {page: BeautifulSoup(text, "html.parser") for page, text in texts.items()}
+    soups = {p.relative_to(out).as_posix(): parsed(p) for p in files}
     ids = {page: {tag["id"] for tag in soup.find_all(id=True)} for page, soup in soups.items()}
     found = []
     for page, soup in soups.items():
