@@ -25,6 +25,8 @@ from nbdev.processors import FilterDefaults
 sys.path.insert(0, str(Path(__file__).parent))
 from pages import Page, code_faults, described, exported, notebooks, page_of, source_faults, to_sphinx  # noqa: E402
 
+MYST = "amsmath attrs_inline colon_fence deflist dollarmath smartquotes strikethrough tasklist"  # extensions of it
+
 # ---- from notebooks to Sphinx's source ----
 
 
@@ -88,9 +90,7 @@ def settings(quarto: dict, nbs: Path) -> dict:
         "extensions": ["myst_nb", "sphinx_copybutton", "sphinx_design", "sphinxcontrib.bibtex"],
         "bibtex_bibfiles": listify(quarto.get("bibliography")), "bibtex_reference_style": "author_year",
         "nb_execution_mode": "off", "nb_render_markdown_format": "myst", "nb_merge_streams": True,
-        "myst_enable_extensions": [
-            "amsmath", "dollarmath", "colon_fence", "deflist", "tasklist", "smartquotes", "attrs_inline", "strikethrough"
-        ],
+        "myst_enable_extensions": MYST.split(),
         "myst_heading_anchors": 4, "myst_heading_slug_func": "pages.slug", "myst_dmath_double_inline": True,
         "math_numfig": False, "math_eqref_format": "Equation {number}",
         "mathjax_path": mathjax.name,  # all of MathJax in one file, which fetches no fonts

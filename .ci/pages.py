@@ -1,25 +1,23 @@
 """From a notebook to a page of the site: what both builders share, what Quarto alone needs, what Sphinx wants.
 
 `described` and `exported` are processors of nbdev. settings.ini names `exported`, which is for Quarto; .ci/docs.py
-takes `described` in its place. Nothing here executes a notebook: outputs are saved there, types and defaults are shown
-as the library's source spells them, and fastcore reads the comments on parameters."""
+takes `described` in its place. Nothing here executes a notebook or imports the library: outputs are saved, types and
+defaults are shown as the source spells them, and fastcore, which can read a source as well, reads the comments."""
 import ast
 import contextlib
 import functools
 import html
-import inspect
 import io
 import posixpath
 import re
 import textwrap
 import tokenize
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 
 import yaml
 from execnb.nbio import mk_cell
-from fastcore.docments import docments
+from fastcore.docments import _clean_comment, _get_comment, _param_locs, _tokens
 from nbdev.config import get_config
 from nbdev.doclinks import NbdevLookup, _nbpath2html, nbglob
 from nbdev.process import Processor
@@ -63,16 +61,15 @@ def around(pattern: re.Pattern, change: Callable[[str], str], text: str) -> str:
 @functools.cache
 def definitions(module: str) -> dict[str, ast.AST]:
     "The functions and classes of a module, as they are written."
-    nodes = ast.parse(inspect.getsource(import_module(module))).body
-    return {node.name: node for node in nodes if isinstance(node, DEFINITIONS)}
+    file = get_config().lib_path.parent / f"{module.replace('.', '/')}.py"
+    return {node.name: node for node in ast.parse(file.read_text("utf-8")).body if isinstance(node, DEFINITIONS)}
 
 
 def arguments(node: ast.AST) -> list[tuple[str, ast.expr | None, ast.expr | None]]:
-    "The (name, type, default) of a function's parameters; of a class: those of its __init__, or its fields."
+    "The (name, type, default) of a function's parameters, or of a dataclass's fields."
     if isinstance(node, ast.ClassDef):
-        init = [f for f in node.body if isinstance(f, ast.FunctionDef) and f.name == "__init__"]
-        fields = [f for f in node.body if isinstance(f, ast.AnnAssign)]
-        return arguments(init[0]) if init else [(f.target.id, f.annotation, f.value) for f in fields]
+        dataclass = any("dataclass" in ast.unparse(d) for d in node.decorator_list)
+        return [(f.target.id, f.annotation, f.value) for f in node.body if dataclass and isinstance(f, ast.AnnAssign)]
     a = node.args
     plain = a.posonlyargs + a.args
     defaults = dict(zip(plain[::-1], a.defaults[::-1])) | dict(zip(a.kwonlyargs, a.kw_defaults))
@@ -81,13 +78,23 @@ def arguments(node: ast.AST) -> list[tuple[str, ast.expr | None, ast.expr | None
     return [(stars.get(p, "") + p.arg, p.annotation, defaults.get(p)) for p in given]
 
 
-def parameters(node: ast.AST, sym: Callable) -> Rows:
-    "What is passed to a function or class and what comes back, as it is written and as its comments say."
-    said = docments(inspect.unwrap(sym), args_kwargs=True)
+def docments(node: ast.AST, source: str) -> dict[str, str]:
+    "The comments on parameters, or on a class's fields, as fastcore reads them: its own `docments` needs an object."
+    source = textwrap.dedent(ast.get_source_segment(source, node, padded=True))
+    fields = {f.lineno - node.lineno + 1: ast.unparse(f.target) for f in node.body if isinstance(f, ast.AnnAssign)}
+    lines = _param_locs(source, args_kwargs=True) or fields
+    comments = {t.start[0]: _clean_comment(t.string) for t in _tokens(source) if t.type == tokenize.COMMENT}
+    return {name: _get_comment(line, name, comments, lines) or "" for line, name in lines.items()}
+
+
+def parameters(node: ast.AST, source: str) -> Rows:
+    "What is passed to a function, or to a class: to its __init__, or as its fields; and what comes back."
+    node = next((f for f in node.body if isinstance(f, ast.FunctionDef) and f.name == "__init__"), node)
+    said = docments(node, source)
     text = lambda tree: ast.unparse(tree) if tree else ""  # noqa: E731
-    rows = [(name, text(kind), text(value), said.get(name.strip("*")) or "") for name, kind, value in arguments(node)]
+    rows = [(name, text(kind), text(value), said.get(name.strip("*"), "")) for name, kind, value in arguments(node)]
     returns = text(getattr(node, "returns", None))
-    return rows + [("returns", returns, "", said.get("return") or "")] * (returns not in ("", "None"))
+    return rows + [("returns", returns, "", said.get("return", ""))] * (returns not in ("", "None"))
 
 
 def signature(name: str, rows: Rows) -> str:
@@ -146,9 +153,9 @@ def methods_table(node: ast.AST, link: Callable[[str], str]) -> str:
     return "\n".join(lines)
 
 
-def describe(node: ast.AST, sym: Callable, source_url: str, folded: bool) -> str:
+def describe(node: ast.AST, source: str, source_url: str, folded: bool) -> str:
     "The markdown about one exported name; how it is called is shown where its source is folded away."
-    link, rows = NbdevLookup().link_line, parameters(node, sym)
+    link, rows = NbdevLookup().link_line, parameters(node, source)
     parts = [
         f"### `{node.name}`",
         f"[source]({source_url}){{.source-link}}",
@@ -238,10 +245,9 @@ class described(Processor):
             return []
         cell.source = f'#| code-fold: {"true" if folded else "show"}\n#| code-summary: "Source"\n{source}'
         cells = []
-        for name in (node.name for node in tree if isinstance(node, DEFINITIONS) and node.name[0] != "_"):
-            node, sym = definitions(module)[name], getattr(import_module(module), name)
-            url = f"{index()[module][f'{module}.{name}'][2]}#L{node.lineno}"
-            cells.append(mk_cell(describe(node, sym, url, folded), "markdown"))
+        for node in (node for node in tree if isinstance(node, DEFINITIONS) and node.name[0] != "_"):
+            file, line = index()[module][f"{module}.{node.name}"][2], definitions(module)[node.name].lineno
+            cells.append(mk_cell(describe(node, source, f"{file}#L{line}", folded), "markdown"))
         return [*cells, cell]
 
 
