@@ -17,6 +17,7 @@ from pathlib import Path
 
 import yaml
 from execnb.nbio import mk_cell
+from fastcore.basics import exec_local
 from fastcore.docments import _clean_comment, _get_comment, _param_locs, _tokens
 from nbdev.config import get_config
 from nbdev.doclinks import NbdevLookup, _nbpath2html, nbglob
@@ -167,14 +168,11 @@ def describe(node: ast.AST, source: str, source_url: str, folded: bool) -> str:
     return "\n\n".join(filter(None, parts))
 
 
-def index() -> dict[str, dict[str, tuple[str, str, str]]]:
-    "By module and name: its place on the published site, its file, and that file in the repository."
-    return NbdevLookup().entries.get(get_config().lib_name, {}).get("syms", {})
-
-
-def site() -> str:
-    "Where the site is published."
-    return get_config().doc_host + get_config().doc_baseurl.rstrip("/")
+@functools.cache
+def index() -> dict[str, dict[str, tuple[str, str]]]:
+    "nbdev's index of the library: by module and name, the place on the site and the file."
+    file = get_config().lib_path / "_modidx.py"
+    return exec_local(file.read_text("utf-8"), "d")["syms"] if file.exists() else {}
 
 
 @functools.cache
@@ -183,7 +181,7 @@ def places() -> dict[str, tuple[str, set[str]]]:
     found: dict[str, tuple[str, set[str]]] = {page_of(n): (n, set()) for n in notebooks(get_config().nbs_path)}
     for module, names in index().items():
         for node in (n for n in definitions(module).values() if n.name[0] != "_"):
-            page, anchor = names[f"{module}.{node.name}"][0].removeprefix(site() + "/").split(".html#")
+            page, anchor = names[f"{module}.{node.name}"][0].split(".html#")
             found[page][1].update([anchor, *(f"{anchor}.{f.name.lower()}" for f in documented_methods(node))])
     return found
 
@@ -228,9 +226,10 @@ class described(Processor):
                 cells += self.shown(cell, module)
             else:
                 cells.append(cell)
-        self.nb.cells = cells
-        notebook = Path(self.nb.path_).resolve().relative_to(get_config().nbs_path.resolve()).as_posix()
-        linked = lambda text: local_links(unnest(text), notebook, site(), places())  # noqa: E731
+        self.nb.cells, cfg = cells, get_config()
+        notebook = Path(self.nb.path_).resolve().relative_to(cfg.nbs_path.resolve()).as_posix()
+        site = cfg.doc_host + cfg.doc_baseurl.rstrip("/")
+        linked = lambda text: local_links(unnest(text), notebook, site, places())  # noqa: E731
         for cell in cells:
             if cell.cell_type == "markdown":
                 cell.source = linked(cell.source)
@@ -244,10 +243,10 @@ class described(Processor):
         if all(isinstance(node, (ast.Import, ast.ImportFrom)) for node in tree):
             return []
         cell.source = f'#| code-fold: {"true" if folded else "show"}\n#| code-summary: "Source"\n{source}'
-        cells = []
+        cells, repository = [], f"{get_config().git_url}/blob/{get_config().branch}"
         for node in (node for node in tree if isinstance(node, DEFINITIONS) and node.name[0] != "_"):
-            file, line = index()[module][f"{module}.{node.name}"][2], definitions(module)[node.name].lineno
-            cells.append(mk_cell(describe(node, source, f"{file}#L{line}", folded), "markdown"))
+            file, line = index()[module][f"{module}.{node.name}"][1], definitions(module)[node.name].lineno
+            cells.append(mk_cell(describe(node, source, f"{repository}/{file}#L{line}", folded), "markdown"))
         return [*cells, cell]
 
 
