@@ -187,7 +187,9 @@ def tab(browser):
     context.route("**/*", gate)
     page.on("console", lambda m: page.faults.append(f"console: {m.text}") if m.type in ("error", "warning") else None)
     page.on("pageerror", lambda e: page.faults.append(f"script: {e}"))
-    page.on("requestfailed", lambda r: page.faults.append(f"failed: {r.url}"))
+    # what a page still loads when the next one is opened is given up, and no fault
+    given_up = lambda r: r.failure == "net::ERR_ABORTED"
+    page.on("requestfailed", lambda r: None if given_up(r) else page.faults.append(f"failed: {r.url}, {r.failure}"))
     page.on("response", lambda r: page.faults.append(f"{r.status}: {r.url}") if r.status >= 400 else None)
     yield page
     context.close()
