@@ -8,7 +8,7 @@ from pathlib import Path
 
 import nbformat
 from nbconvert import MarkdownExporter
-from pages import put_aside, put_back
+from pages import CODE, around
 
 root = Path(__file__).resolve().parent.parent
 WRITTEN = {"index": "README.md", "contributing": "CONTRIBUTING.md"}  # notebook: file at the root
@@ -17,15 +17,15 @@ HIDDEN = re.compile(r"^#\|\s*(hide|default_exp|export|exports)\b", re.M)
 
 def generated() -> dict[Path, bytes]:
     "Every file that the notebooks decide, with its content."
-    files = [*root.glob("u2c/**/*.py"), *root.glob("u2c/data/*.ipynb"), *root.glob("nbs/**/*.ipynb"), *(root / f for f in WRITTEN.values())]
+    files = [f for pattern in ("u2c/**/*.py", "u2c/data/*.ipynb", "nbs/**/*.ipynb") for f in root.glob(pattern)]
+    files += [root / f for f in WRITTEN.values()]
     return {f: f.read_bytes() for f in files if f.exists() and ".ipynb_checkpoints" not in f.parts}
 
 
 def from_root(text: str) -> str:
     "Markdown with its links and pictures as seen from the root of the repository; a link may have code for its text."
     links = re.compile(r"(?<=\]\()(?!https?:|#)([^)\s]+)(?=\))")
-    text, code = put_aside(text)
-    return put_back(links.sub(r"nbs/\1", text), code)
+    return around(CODE, lambda marked: links.sub(r"nbs/\1", marked), text)
 
 
 def write_markdown(name: str, target: str) -> None:
@@ -49,7 +49,8 @@ def write_markdown(name: str, target: str) -> None:
     nb.metadata["language_info"] = {"name": "python"}  # nbdev_clean drops it, the fences need it
     body, _ = MarkdownExporter().from_notebook_node(nb)
     body = re.sub(r"\n{3,}", "\n\n", body).strip()
-    (root / target).write_text(f"<!-- Written by `make sync` from nbs/{name}.ipynb: edit that. -->\n\n{body}\n", encoding="utf-8")
+    head = f"<!-- Written by `make sync` from nbs/{name}.ipynb: edit that. -->"
+    (root / target).write_text(f"{head}\n\n{body}\n", encoding="utf-8")
 
 
 def pack_experiments() -> None:

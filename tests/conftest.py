@@ -6,6 +6,7 @@ TOGETHER = ["test_imagenet", "test_site", "test_package", "test_statistics", "te
 LONG = ["test_reproduce", *TOGETHER]
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in a hook of the same name
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     module = lambda item: item.path.stem
     for item in items:

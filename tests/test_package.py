@@ -102,6 +102,7 @@ def test_metadata_reads_well_on_a_package_index(metadata):
 COMMANDS_AND_KERNELS = {
     "papermill": "u2c_reproduce calls it as a command",
     "ipykernel": "papermill runs a notebook in it",
+    "jinja2": "pandas' Styler, which draws the tables, needs it",
 }
 TOOLS = {
     "jupyterlab": "make lab",
