@@ -43,7 +43,7 @@ def whole(tree, tmp_path_factory):
 def test_all_eleven_data_sets_are_in_the_table(whole):
     out, said = whole
     records = read_records(out / "records.csv")
-    assert list(records["dataset"].unique()) == list(IMAGENET) and len(records) == 11 * 4 * 3
+    assert list(records["dataset"].unique()) == list(IMAGENET) and len(records) == 11 * 4 * 5
     assert set(records["n"]) == {24}
     assert "OpenImage-O" in said and (out / "tables/efficientnet_lite0-u2c.tex").exists() and (out / "figures/calibration.png").exists()
 

@@ -140,7 +140,7 @@ def test_the_kernel_is_this_python_with_this_package(other, tmp_path):
     call = [sys.executable, "-P", "-c", code, *options(out, backbones="resnet_small")]
     done = subprocess.run(call, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
-    assert len(read_records(out / "records.csv")) == 10 * 4 * 3
+    assert len(read_records(out / "records.csv")) == 10 * 4 * 5
 
 
 def test_the_report_is_made_anew_when_it_is_not_what_it_should_be(tmp_path, capsys):
