@@ -1,9 +1,10 @@
 "Which tests share a core: pytest-xdist hands the others out one by one, in this order."
 import pytest
 
-# Modules whose tests use what one of them has built: a site, a reproduced run, a wheel. Their long builds begin first.
+# Modules whose tests use what one of them has built: a site, a reproduced run, a wheel. They begin, and long single tests
+# follow; the short ones fill what is left.
 TOGETHER = ["test_imagenet", "test_site", "test_package", "test_statistics", "test_defaults"]
-LONG = ["test_reproduce", *TOGETHER]
+LONG = [*TOGETHER, "test_reproduce", "test_theory"]
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in a hook of the same name
