@@ -37,7 +37,9 @@ from .bench_small import Split, benchmarks, data_hash, evenly, load_benchmark
 from .core import ArrayLike, Outputs, in_domain_labels
 from .features import ImageFiles, cached, extract, extract_files, list_hash
 from .features import load_shards, load_tensors, mended, save_tensors
-from .metrics import aupr, auroc, check_probs, confidence_bins, ece, err, fpr_at_tpr, nll
+from .metrics import aupr, auroc, brier, check_probs, confidence_bins
+from .metrics import ece, ece_apart, err, fpr_at_tpr, nll
+from .rank import RankU2C
 from .reject import Calibrator, RejectOrClassify
 from .scorers import make_scorer
 from .temperature import fit_temperature
@@ -173,6 +175,7 @@ def measure(
     row = dict(n=len(x), sources=sources, err=err(p, y), ece=ece(p, y),
         ece_torchmetrics=ece(p, y, closed=False),
         nll=nll(model.predict_log_proba(x, u), y, log=True), nll_floored=nll(p, y, floor=1e-6),
+        brier=brier(p, y), ece_apart=ece_apart(p, y),
         abstain=(p.argmax(1) == x.n_classes).double().mean().item())
     for m, d in draws.items():
         ends = interval(row[m], standard_error(d, sources), sources)
@@ -196,8 +199,8 @@ def fit_methods(
     head: tuple[Tensor, Tensor],  # the network's last layer, for ASH
     tau: float,  # the temperature
     alpha: float = 0.95,
-) -> dict[str, Calibrator]:  # "rc", "u2c" and "u2c_linear", fitted
-    "RC, U2C and linear U2C for one score, which is fitted once"
+) -> dict[str, Calibrator]:  # "rc", "u2c", "u2c_linear", "rc_held_out" and "u2c_rank"
+    "The paper's three methods, and two on held-out scores, for one score that is fitted once"
     options = {"head": head} if scorer == "ash" else {}
     u = make_scorer(scorer, **options)
     scores = u.fit_score(va, tau)
@@ -206,7 +209,11 @@ def fit_methods(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "U2C: .* tau_u has not learned")
         linear = U2C(u, alpha, "linear", temperature=tau).fit(va, scores)
-    return {"rc": rc, "u2c": u2c, "u2c_linear": linear}
+    scores = u.held_out(va, tau)
+    honest = RejectOrClassify(u, alpha, tau, "held-out").fit(va, scores)
+    rank = RankU2C(u, alpha, temperature=tau).fit(va, scores)
+    paper: dict[str, Calibrator] = {"rc": rc, "u2c": u2c, "u2c_linear": linear}
+    return paper | {"rc_held_out": honest, "u2c_rank": rank}
 
 # %% ../nbs/30_experiment.ipynb #68e33a98
 SCORERS = ("maxlogit", "ash", "mahalanobis", "knn")

@@ -6,7 +6,7 @@
 __all__ = ['exact', 'stratified_folds', 'cross_fitted', 'nearest_others', 'knn_held_out', 'own_removed', 'others_removed',
            'mahalanobis_held_out', 'plain_scores', 'held_out_scores']
 
-# %% ../nbs/04a_held_out.ipynb #57d19d67
+# %% ../nbs/04a_held_out.ipynb #794e2ad2
 import math
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ from .core import own_copy, warn, widen
 from .distances import KNN, Mahalanobis, class_gaussians, ridge_cholesky, unit_rows
 from .scorers import ASH, MaxLogit, Scorer, need_features
 
-# %% ../nbs/04a_held_out.ipynb #04ea030f
+# %% ../nbs/04a_held_out.ipynb #3bee7f72
 def stratified_folds(
     y: Tensor,  # (n,) labels
     folds: int = 5,
@@ -32,7 +32,7 @@ def stratified_folds(
     fold[order] = torch.arange(len(y), device=y.device) % folds  # as cards are dealt
     return fold
 
-# %% ../nbs/04a_held_out.ipynb #d34d7e2e
+# %% ../nbs/04a_held_out.ipynb #efa14802
 def cross_fitted(
     scorer: Scorer,
     va: Outputs,  # in-domain validation data
@@ -47,7 +47,7 @@ def cross_fitted(
     scores = [own_copy(scorer).fit(va[r], tau).score(va[p]) for r, p in zip(rest, parts)]
     return torch.cat(scores)[torch.cat(parts).argsort()]
 
-# %% ../nbs/04a_held_out.ipynb #15a8b803
+# %% ../nbs/04a_held_out.ipynb #3d6ba16a
 def nearest_others(
     bank: Tensor,  # (n, d)
     k: int,  # how many neighbours, at most n - 1
@@ -61,7 +61,7 @@ def nearest_others(
         found.append(square.topk(k, 1, largest=False).values.clamp_min(0))
     return torch.cat(found)
 
-# %% ../nbs/04a_held_out.ipynb #6e70efae
+# %% ../nbs/04a_held_out.ipynb #68cc4fea
 def knn_held_out(
     scorer: KNN,
     va: Outputs,  # in-domain validation data
@@ -73,7 +73,7 @@ def knn_held_out(
     if k > n: raise ValueError(f"k: found {k} neighbours among {n} other rows, expected k <= {n}")
     return scorer._summary(nearest_others(unit_rows(phi), k))
 
-# %% ../nbs/04a_held_out.ipynb #ea10305e
+# %% ../nbs/04a_held_out.ipynb #a18221a9
 def own_removed(
     q: Tensor,  # (n,) squared distance of each row to the mean of its group, by all rows
     size: Tensor | float,  # rows of that group
@@ -84,7 +84,7 @@ def own_removed(
     a = grown / (n - 1)
     return grown**2 * q / (1 - a * q)
 
-# %% ../nbs/04a_held_out.ipynb #c9778645
+# %% ../nbs/04a_held_out.ipynb #31b3262e
 def others_removed(
     z: Tensor,  # (n, d) rows, whitened
     y: Tensor,  # (n,) their groups
@@ -103,7 +103,7 @@ def others_removed(
     q[rows, y] = torch.where(k > 1, own_removed(own, k, n), math.inf)
     return q.amin(1).clamp_min(0)
 
-# %% ../nbs/04a_held_out.ipynb #a92d2b24
+# %% ../nbs/04a_held_out.ipynb #b7dcd8b6
 def mahalanobis_held_out(
     scorer: Mahalanobis,
     va: Outputs,  # in-domain validation data
@@ -125,7 +125,7 @@ def mahalanobis_held_out(
     u = torch.cat([held_out(p, k) for p, k in blocks(phi, group, size=2**21)])
     return u.to(widen(phi).dtype)
 
-# %% ../nbs/04a_held_out.ipynb #86fc83ef
+# %% ../nbs/04a_held_out.ipynb #97e49bd9
 def plain_scores(
     scorer: Scorer,
     va: Outputs,  # in-domain validation data
@@ -134,7 +134,7 @@ def plain_scores(
     "The scores of a scorer that learns nothing from rows"
     return own_copy(scorer).fit(va, tau).score(va)
 
-# %% ../nbs/04a_held_out.ipynb #71869a12
+# %% ../nbs/04a_held_out.ipynb #20ff1cbe
 exact: dict[type[Scorer], Callable[..., Tensor]] = {  # ways that take no refitting
     MaxLogit: plain_scores,
     ASH: plain_scores,
@@ -142,7 +142,7 @@ exact: dict[type[Scorer], Callable[..., Tensor]] = {  # ways that take no refitt
     Mahalanobis: mahalanobis_held_out,
 }
 
-# %% ../nbs/04a_held_out.ipynb #41de4036
+# %% ../nbs/04a_held_out.ipynb #73b7c582
 def held_out_scores(
     scorer: Scorer,  # stays as it is
     va: Outputs,  # in-domain validation data

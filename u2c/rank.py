@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['p_value', 'fit_level', 'RankU2C', 'scorers_of', 'Combined', 'combined_held_out']
 
-# %% ../nbs/05a_rank.ipynb #b020446f
+# %% ../nbs/05a_rank.ipynb #feec90e1
 import math
 from collections.abc import Sequence
 from typing import Self
@@ -17,8 +17,9 @@ from .core import Outputs, own_copy, warn, widen
 from .held_out import exact, held_out_scores
 from .reject import Calibrator, check_scorer
 from .scorers import Scorer, register_scorer
+from .temperature import tempered_lse
 
-# %% ../nbs/05a_rank.ipynb #994b9673
+# %% ../nbs/05a_rank.ipynb #fbb65cd6
 def p_value(
     u: Tensor,  # (n,) scores
     reference: Tensor,  # (m,) scores of in-domain rows, ascending
@@ -28,7 +29,7 @@ def p_value(
     below = torch.searchsorted(reference, u.to(reference.dtype))
     return (1 + m - below).to(reference.dtype) / (m + 1)
 
-# %% ../nbs/05a_rank.ipynb #60aea4af
+# %% ../nbs/05a_rank.ipynb #36d805af
 def fit_level(
     p: Tensor,  # (n,) p-values of in-domain rows
     confidence: Tensor,  # (n,) their largest class probability
@@ -41,7 +42,7 @@ def fit_level(
     abstain = n - math.ceil((n - 1) * alpha - 1e-9)  # as `fit_threshold` counts
     return float((turn[abstain - 1] * turn[min(abstain, n - 1)]).sqrt())
 
-# %% ../nbs/05a_rank.ipynb #907dea1d
+# %% ../nbs/05a_rank.ipynb #880f6014
 class RankU2C(Calibrator):
     "U2C by ranks: abstain with probability 1 / (1 + (p / level)^power), p the p-value of u(x)"
     def __init__(
@@ -60,8 +61,8 @@ class RankU2C(Calibrator):
 
     def _fit(self, va: Outputs, u: Tensor, tau: float, theta: float) -> None:
         reference = u.double().sort().values
-        f = va.logits.double() / tau
-        confidence = torch.exp(f.amax(1) - f.logsumexp(1))
+        top = widen(va.logits.amax(1)) / tau
+        confidence = torch.exp(top - tempered_lse(va.logits, tau))
         level = fit_level(p_value(u, reference), confidence, self.alpha, self.power)
         self.reference, self.level = reference, torch.tensor(level).to(reference)
 
@@ -82,14 +83,14 @@ class RankU2C(Calibrator):
         learned = f", level={self.level:.4g}" if fitted else ""
         return f"{super().extra_repr()}, power={self.power:g}{learned}"
 
-# %% ../nbs/05a_rank.ipynb #c1f7abae
+# %% ../nbs/05a_rank.ipynb #90f3d82a
 def scorers_of(
     combined: nn.Module,
 ) -> list[Scorer]:
     "The parts of a combined score"
     return [p for p in combined.parts if isinstance(p, Scorer)]  # type: ignore[union-attr]
 
-# %% ../nbs/05a_rank.ipynb #0ffaf64f
+# %% ../nbs/05a_rank.ipynb #5acfe5e6
 @register_scorer
 class Combined(Scorer):
     "Minus the sum of the log p-values of several scores"
@@ -118,7 +119,7 @@ class Combined(Scorer):
         parts = zip(scorers_of(self), self.reference)
         return -torch.stack([p_value(s.score(x), known) for s, known in parts]).log().sum(0)
 
-# %% ../nbs/05a_rank.ipynb #105882f3
+# %% ../nbs/05a_rank.ipynb #5efec9ec
 def combined_held_out(
     scorer: Combined,
     va: Outputs,  # in-domain validation data
