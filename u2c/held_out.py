@@ -6,7 +6,7 @@
 __all__ = ['exact', 'stratified_folds', 'cross_fitted', 'nearest_others', 'knn_held_out', 'own_removed', 'others_removed',
            'mahalanobis_held_out', 'plain_scores', 'held_out_scores']
 
-# %% ../nbs/04a_held_out.ipynb #794e2ad2
+# %% ../nbs/04a_held_out.ipynb #e5b7ac25
 import math
 from collections.abc import Callable
 
@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .core import Outputs, blocks, check_outputs, check_scores, in_domain_labels
+from .core import Outputs, blocks, check_scores, in_domain_labels
 from .core import own_copy, warn, widen
 from .distances import KNN, Mahalanobis, class_gaussians, ridge_cholesky, unit_rows
 from .scorers import ASH, MaxLogit, Scorer, need_features
 
-# %% ../nbs/04a_held_out.ipynb #3bee7f72
+# %% ../nbs/04a_held_out.ipynb #3c673e07
 def stratified_folds(
     y: Tensor,  # (n,) labels
     folds: int = 5,
@@ -32,7 +32,7 @@ def stratified_folds(
     fold[order] = torch.arange(len(y), device=y.device) % folds  # as cards are dealt
     return fold
 
-# %% ../nbs/04a_held_out.ipynb #efa14802
+# %% ../nbs/04a_held_out.ipynb #e87f56b7
 def cross_fitted(
     scorer: Scorer,
     va: Outputs,  # in-domain validation data
@@ -47,7 +47,7 @@ def cross_fitted(
     scores = [own_copy(scorer).fit(va[r], tau).score(va[p]) for r, p in zip(rest, parts)]
     return torch.cat(scores)[torch.cat(parts).argsort()]
 
-# %% ../nbs/04a_held_out.ipynb #3d6ba16a
+# %% ../nbs/04a_held_out.ipynb #93c572b2
 def nearest_others(
     bank: Tensor,  # (n, d)
     k: int,  # how many neighbours, at most n - 1
@@ -61,7 +61,7 @@ def nearest_others(
         found.append(square.topk(k, 1, largest=False).values.clamp_min(0))
     return torch.cat(found)
 
-# %% ../nbs/04a_held_out.ipynb #68cc4fea
+# %% ../nbs/04a_held_out.ipynb #1d263450
 def knn_held_out(
     scorer: KNN,
     va: Outputs,  # in-domain validation data
@@ -70,10 +70,12 @@ def knn_held_out(
     "The score of each row by a KNN of all others"
     phi, k = need_features(va, "knn"), scorer.k
     n = len(phi) - 1
-    if k > n: raise ValueError(f"k: found {k} neighbours among {n} other rows, expected k <= {n}")
+    if k > n:
+        expected = f"expected k <= {n}"
+        raise ValueError(f"k: found {k} neighbours among {n} other rows, {expected}")
     return scorer._summary(nearest_others(unit_rows(phi), k))
 
-# %% ../nbs/04a_held_out.ipynb #a18221a9
+# %% ../nbs/04a_held_out.ipynb #4406d3b7
 def own_removed(
     q: Tensor,  # (n,) squared distance of each row to the mean of its group, by all rows
     size: Tensor | float,  # rows of that group
@@ -84,7 +86,7 @@ def own_removed(
     a = grown / (n - 1)
     return grown**2 * q / (1 - a * q)
 
-# %% ../nbs/04a_held_out.ipynb #31b3262e
+# %% ../nbs/04a_held_out.ipynb #fe973054
 def others_removed(
     z: Tensor,  # (n, d) rows, whitened
     y: Tensor,  # (n,) their groups
@@ -93,8 +95,8 @@ def others_removed(
     n: int,  # rows in all
 ) -> Tensor:  # (n,) smallest squared distance to a mean, by all other rows
     "Squared distances to the nearest mean, once each row has left its own group"
-    rows, gram, dots = torch.arange(len(z), device=z.device), centers @ centers.T, z @ centers.T
-    length = z.square().sum(1)
+    rows = torch.arange(len(z), device=z.device)
+    gram, dots, length = centers @ centers.T, z @ centers.T, z.square().sum(1)
     q = length[:, None] + gram.diagonal() - 2 * dots
     own, k = q[rows, y], size[y].to(q.dtype)
     r = (length - dots[rows, y])[:, None] - dots + gram[y]
@@ -103,7 +105,7 @@ def others_removed(
     q[rows, y] = torch.where(k > 1, own_removed(own, k, n), math.inf)
     return q.amin(1).clamp_min(0)
 
-# %% ../nbs/04a_held_out.ipynb #b7dcd8b6
+# %% ../nbs/04a_held_out.ipynb #228e4df3
 def mahalanobis_held_out(
     scorer: Mahalanobis,
     va: Outputs,  # in-domain validation data
@@ -111,7 +113,10 @@ def mahalanobis_held_out(
 ) -> Tensor:  # (n,)
     "The score of each row by Gaussians of all others"
     phi, y = need_features(va, "mahalanobis"), in_domain_labels(va)
-    n = len(phi)
+    n, d = phi.shape
+    if n < 1.5 * d:
+        found = f"{n} rows for {d} features"
+        warn(f"mahalanobis: {found} are few to leave one out; held-out scores scatter widely")
     mean, centers, within, total = class_gaussians(phi, y, va.n_classes)
     scale, grown = total.trace().item(), n / (n - 1)
     chol, chol_0 = (ridge_cholesky(grown * c, scorer.ridge, scale) for c in (within, total))
@@ -125,7 +130,7 @@ def mahalanobis_held_out(
     u = torch.cat([held_out(p, k) for p, k in blocks(phi, group, size=2**21)])
     return u.to(widen(phi).dtype)
 
-# %% ../nbs/04a_held_out.ipynb #97e49bd9
+# %% ../nbs/04a_held_out.ipynb #7e3670a9
 def plain_scores(
     scorer: Scorer,
     va: Outputs,  # in-domain validation data
@@ -134,7 +139,7 @@ def plain_scores(
     "The scores of a scorer that learns nothing from rows"
     return own_copy(scorer).fit(va, tau).score(va)
 
-# %% ../nbs/04a_held_out.ipynb #20ff1cbe
+# %% ../nbs/04a_held_out.ipynb #e957257b
 exact: dict[type[Scorer], Callable[..., Tensor]] = {  # ways that take no refitting
     MaxLogit: plain_scores,
     ASH: plain_scores,
@@ -142,7 +147,7 @@ exact: dict[type[Scorer], Callable[..., Tensor]] = {  # ways that take no refitt
     Mahalanobis: mahalanobis_held_out,
 }
 
-# %% ../nbs/04a_held_out.ipynb #73b7c582
+# %% ../nbs/04a_held_out.ipynb #62d3725e
 def held_out_scores(
     scorer: Scorer,  # stays as it is
     va: Outputs,  # in-domain validation data

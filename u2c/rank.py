@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['p_value', 'fit_level', 'RankU2C', 'scorers_of', 'Combined', 'combined_held_out']
 
-# %% ../nbs/05a_rank.ipynb #feec90e1
+# %% ../nbs/05a_rank.ipynb #9b8db210
 import math
 from collections.abc import Sequence
 from typing import Self
@@ -13,13 +13,13 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from .core import Outputs, own_copy, warn, widen
+from .core import Outputs, own_copy, widen
 from .held_out import exact, held_out_scores
 from .reject import Calibrator, check_scorer
 from .scorers import Scorer, register_scorer
 from .temperature import tempered_lse
 
-# %% ../nbs/05a_rank.ipynb #fbb65cd6
+# %% ../nbs/05a_rank.ipynb #7b57e316
 def p_value(
     u: Tensor,  # (n,) scores
     reference: Tensor,  # (m,) scores of in-domain rows, ascending
@@ -29,7 +29,7 @@ def p_value(
     below = torch.searchsorted(reference, u.to(reference.dtype))
     return (1 + m - below).to(reference.dtype) / (m + 1)
 
-# %% ../nbs/05a_rank.ipynb #36d805af
+# %% ../nbs/05a_rank.ipynb #71187051
 def fit_level(
     p: Tensor,  # (n,) p-values of in-domain rows
     confidence: Tensor,  # (n,) their largest class probability
@@ -42,7 +42,7 @@ def fit_level(
     abstain = n - math.ceil((n - 1) * alpha - 1e-9)  # as `fit_threshold` counts
     return float((turn[abstain - 1] * turn[min(abstain, n - 1)]).sqrt())
 
-# %% ../nbs/05a_rank.ipynb #880f6014
+# %% ../nbs/05a_rank.ipynb #c5dfae3e
 class RankU2C(Calibrator):
     "U2C by ranks: abstain with probability 1 / (1 + (p / level)^power), p the p-value of u(x)"
     def __init__(
@@ -83,14 +83,14 @@ class RankU2C(Calibrator):
         learned = f", level={self.level:.4g}" if fitted else ""
         return f"{super().extra_repr()}, power={self.power:g}{learned}"
 
-# %% ../nbs/05a_rank.ipynb #90f3d82a
+# %% ../nbs/05a_rank.ipynb #ea9c6564
 def scorers_of(
     combined: nn.Module,
 ) -> list[Scorer]:
     "The parts of a combined score"
     return [p for p in combined.parts if isinstance(p, Scorer)]  # type: ignore[union-attr]
 
-# %% ../nbs/05a_rank.ipynb #5acfe5e6
+# %% ../nbs/05a_rank.ipynb #26f34400
 @register_scorer
 class Combined(Scorer):
     "Minus the sum of the log p-values of several scores"
@@ -100,7 +100,8 @@ class Combined(Scorer):
     ):
         super().__init__("reference")
         if isinstance(parts, str | Scorer) or not parts:
-            raise ValueError(f"parts: found {parts!r}, expected several scorers, or their names")
+            expected = "expected several scorers, or their names"
+            raise ValueError(f"parts: found {parts!r}, {expected}")
         self.parts = nn.ModuleList(check_scorer(p) for p in parts)
 
     def fit(
@@ -119,7 +120,7 @@ class Combined(Scorer):
         parts = zip(scorers_of(self), self.reference)
         return -torch.stack([p_value(s.score(x), known) for s, known in parts]).log().sum(0)
 
-# %% ../nbs/05a_rank.ipynb #5efec9ec
+# %% ../nbs/05a_rank.ipynb #3c5ca75f
 def combined_held_out(
     scorer: Combined,
     va: Outputs,  # in-domain validation data
