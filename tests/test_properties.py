@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from u2c.core import Outputs
-from u2c.metrics import aurc, auroc, ece, err, nll
+from u2c.held_out import cross_fitted, held_out_scores
+from u2c.metrics import aurc, auroc, brier, ece, ece_apart, err, nll
+from u2c.rank import RankU2C
 from u2c.reject import RejectOrClassify
 from u2c.scorers import make_scorer
 from u2c.temperature import fit_temperature
@@ -29,18 +31,20 @@ def scorer(name, head):
 
 
 def method(kind, scorer):
+    if kind == "rank":
+        return RankU2C(scorer)
     return RejectOrClassify(scorer) if kind == "rc" else U2C(scorer, link=kind, steps=60)
 
 
 seeds = st.integers(0, 10**6)
 names = st.sampled_from(["maxlogit", "ash", "mahalanobis", "knn"])
-kinds = st.sampled_from(["rc", "mlp", "linear"])
+kinds = st.sampled_from(["rc", "mlp", "linear", "rank"])
 
 
 @quick
 @given(seeds, names, kinds, st.integers(1, 6), st.integers(1, 80), st.sampled_from([torch.float16, torch.bfloat16, torch.float32, torch.float64]))
 def test_rows_are_probabilities(seed, name, kind, c, n, dtype):
-    va, head = random_outputs(seed, max(n, 3), c)
+    va, head = random_outputs(seed, max(n, 4), c)  # a row, and three neighbours beside it
     va = va.map(lambda x: x.to(dtype) if x.is_floating_point() else x)
     p = method(kind, scorer(name, head)).fit(va).predict_proba(va)
     assert p.shape == (len(va), c + 1) and p.dtype == torch.promote_types(dtype, torch.float32)
@@ -64,14 +68,14 @@ def test_permutation_of_rows_permutes_the_output(seed, name, kind):
 @quick
 @given(seeds, st.sampled_from(["mahalanobis", "knn"]), kinds)
 def test_a_constant_added_to_a_row_of_logits(seed, name, kind):
-    "tau, u of features, RC and the classes among themselves stay; only U2C's odds of abstaining may move"
+    "tau, u of features, RC, ranks and the classes among themselves stay; only U2C's odds of abstaining may move"
     va, head = random_outputs(seed)
     shift = torch.randn(len(va), 1, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) * 5
     moved = Outputs(va.features, va.logits + shift, va.labels)
     assert fit_temperature(moved.logits, moved.labels) == pytest.approx(fit_temperature(va.logits, va.labels), rel=1e-9)
     model = method(kind, scorer(name, head)).fit(va)
     p, q = model.predict_proba(va), model.predict_proba(moved)
-    if kind == "rc":
+    if kind in ("rc", "rank"):
         torch.testing.assert_close(p, q)
     torch.testing.assert_close(p[:, :-1] * q[:, :-1].sum(1, keepdim=True), q[:, :-1] * p[:, :-1].sum(1, keepdim=True))
     torch.testing.assert_close(model.scorer.score(va), model.scorer.score(moved))
@@ -133,6 +137,60 @@ def test_metrics_stay_in_range(seed, c, n, n_bins, closed, mass):
     a, b = rng.normal(size=n).round(1), rng.normal(size=n).round(1)
     assert auroc(a, b) == pytest.approx(1 - auroc(b, a), abs=1e-12)
     assert aurc(a, y == 0) == pytest.approx(aurc(np.exp(a), y == 0), abs=1e-12)  # only the order of u counts
+
+
+@quick
+@given(seeds, names, st.sampled_from([0.8, 0.9, 0.95]), st.sampled_from([1.0, 1.5, 2.0, 3.0]), st.integers(20, 90))
+def test_ranks_abstain_on_as_many_rows_as_rc(seed, name, alpha, power, n):
+    va, head = random_outputs(seed, n)
+    rc = RejectOrClassify(scorer(name, head), alpha, scores="held-out").fit(va)
+    rank = RankU2C(scorer(name, head), alpha, power).fit(va)
+    counts = [int((model.predict(va, model.scorer.held_out(va, float(model.tau))) == 4).sum()) for model in (rc, rank)]
+    assert counts[0] == counts[1] and abs(counts[1] - (1 - alpha) * n) <= 1
+
+
+@quick
+@given(seeds, names)
+def test_ranks_know_scores_by_their_order_alone(seed, name):
+    va, head = random_outputs(seed)
+    te, _ = random_outputs(seed + 1)
+    u, v = (scorer(name, head).fit(va).score(x) for x in (va, te))
+    fit = lambda f: RankU2C(scorer(name, head)).fit(va, f(u)).predict_proba(te, f(v))
+    plain = fit(lambda x: x)
+    for f in (lambda x: 1e9 * x, lambda x: x * 2**-30 - 5, lambda x: x.double().tanh()):
+        kept = len(f(torch.cat([u, v])).unique()) == len(torch.cat([u, v]).unique())  # rounding may merge two scores
+        assert not kept or torch.equal(fit(f), plain)
+
+
+@quick
+@given(seeds, st.sampled_from(["mahalanobis", "knn"]), st.integers(12, 60), st.booleans())
+def test_a_held_out_score_is_that_of_a_fit_without_the_row(seed, name, n, duplicates):
+    va, head = random_outputs(seed, n)
+    if duplicates:
+        va = va.map(lambda x: torch.cat([x, x[: n // 2]]))
+    u = held_out_scores(scorer(name, head), va)
+    for i in range(0, len(va), 5):
+        rest = torch.arange(len(va)) != i
+        expected = scorer(name, head).fit(va[rest]).score(va[~rest])
+        torch.testing.assert_close(u[i : i + 1], expected, rtol=1e-8 if name == "mahalanobis" else 1e-5, atol=1e-6)
+
+
+@quick
+@given(seeds, names, st.integers(2, 7))
+def test_cross_fitting_scores_every_row_once(seed, name, folds):
+    va, head = random_outputs(seed)
+    u = cross_fitted(scorer(name, head), va, 1.0, folds)
+    assert u.shape == (len(va),) and u.isfinite().all()
+    if name in ("maxlogit", "ash"):
+        torch.testing.assert_close(u, scorer(name, head).fit(va).score(va))
+
+
+@quick
+@given(seeds, st.integers(1, 6), st.integers(1, 60))
+def test_brier_and_ece_apart_stay_in_range(seed, c, n):
+    rng = np.random.default_rng(seed)
+    p, y = rng.dirichlet(np.full(c + 1, 0.3), n), rng.integers(c + 1, size=n)
+    assert 0 <= brier(p, y) <= 2 and ece(p, y) <= ece_apart(p, y) + 1e-12 <= 1 + 2e-12
 
 
 def test_seed_decides():

@@ -64,7 +64,7 @@ def test_the_joint_error_is_the_spread_of_averaged_draws(runs):
         for m in ("err", "ece"):
             key = f"{row.dataset}/{row.scorer}/{row.method}/{m}_change"
             mean = (draws[0][key].double() + draws[1][key].double()).numpy() / 2
-            assert getattr(row, f"{m}_change_se_joint") == pytest.approx(standard_error(mean, row.sources), rel=1e-5, abs=1e-9)
+            assert getattr(row, f"{m}_change_se_joint") == pytest.approx(standard_error(mean, row.sources), rel=1e-5, abs=1e-7)  # draws are in float32
     own = changed.groupby(["dataset", "scorer", "method"]).agg(own=("err_change_se", "mean"), joint=("err_change_se_joint", "first"))
     assert (own.joint <= own.own + 1e-8).all() and (own.joint < .95 * own.own).any()
 
