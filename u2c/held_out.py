@@ -91,12 +91,13 @@ def others_removed(
     z: Tensor,  # (n, d) rows, whitened
     y: Tensor,  # (n,) their groups
     centers: Tensor,  # (c, d) means of the groups, whitened
+    gram: Tensor,  # (c, c) their products with each other
     size: Tensor,  # (c,) rows of each group
     n: int,  # rows in all
 ) -> Tensor:  # (n,) smallest squared distance to a mean, by all other rows
     "Squared distances to the nearest mean, once each row has left its own group"
     rows = torch.arange(len(z), device=z.device)
-    gram, dots, length = centers @ centers.T, z @ centers.T, z.square().sum(1)
+    dots, length = z @ centers.T, z.square().sum(1)
     q = length[:, None] + gram.diagonal() - 2 * dots
     own, k = q[rows, y], size[y].to(q.dtype)
     r = (length - dots[rows, y])[:, None] - dots + gram[y]
@@ -123,8 +124,9 @@ def mahalanobis_held_out(
     whiten = lambda x, L: torch.linalg.solve_triangular(L, (x - mean).T, upper=False).T
     there, group, size = y.unique(return_inverse=True, return_counts=True)
     centers = whiten(centers, chol)
+    gram = centers @ centers.T
     def held_out(p: Tensor, k: Tensor) -> Tensor:
-        md = others_removed(whiten(p.double(), chol), k, centers, size, n)
+        md = others_removed(whiten(p.double(), chol), k, centers, gram, size, n)
         md0 = own_removed(whiten(p.double(), chol_0).square().sum(1), n, n)
         return scorer._difference(md, md0)
     u = torch.cat([held_out(p, k) for p, k in blocks(phi, group, size=2**21)])
