@@ -22,7 +22,7 @@ test: export OMP_NUM_THREADS = 1
 test: setup  ## library and README in sync with the notebooks, every notebook, every test
 	@$(BIN)/python .ci/sync.py --check
 	@$(BIN)/nbdev_test --do_print --timing
-	@$(BIN)/python -m pytest tests -q -rs --numprocesses auto --dist loadgroup --no-loadscope-reorder --durations 10
+	@$(BIN)/python -m pytest tests -q -rs --numprocesses auto --dist loadscope --no-loadscope-reorder --durations 10
 
 sync: setup  ## export the library, clean the notebooks, write README.md and CONTRIBUTING.md
 	@$(BIN)/python .ci/sync.py

@@ -295,6 +295,7 @@ FAULTS = [
     (r"\{(?:cite|eq|ref|numref|doc|math|term)(?::\w)?\}`", "a MyST role, which Quarto prints as it stands"),
     (r"^\([\w-]+\)=\s*$", "a MyST target, which Quarto prints as it stands"),
     (r"^<(?:div|details|table|p)\b", "a block of raw HTML in markdown"),
+    (r"\{#(?:fig|tbl)-[\w-]+", "a label of a figure or a table, which Quarto alone would number"),
     (TEXT + r"(#{1,6} .*)", "a blank line belongs before a heading"),
     (TEXT + r"(\|.*)", "a blank line belongs before a table"),
     (TEXT + r"((?:[-*+] |1[.)] |:{3,} ?\{).*)", "a blank line belongs before a list or a callout"),
@@ -304,15 +305,23 @@ OPTIONS = {"code-fold", "code-summary", "echo", "fig-alt", "output"}
 FENCE = re.compile(r"^ *(```|~~~) *(\w*)[^\n]*\n(.*?)^ *\1", re.S | re.M)
 
 
+def several_statements(lines: list[str]) -> set[str]:
+    "The lines with a semicolon between statements; one at the end hides what a cell would show."
+    found = set()
+    with contextlib.suppress(SyntaxError, tokenize.TokenError):  # a piece of code may end anywhere
+        for token in tokenize.generate_tokens(io.StringIO("\n".join(lines)).readline):
+            if token.exact_type == tokenize.SEMI and token.line[token.end[1] :].split("#")[0].strip():
+                found.add(token.line.strip())
+    return found
+
+
 def code_faults(source: str, language: str = "python") -> list[str]:
     "What in code does not fit a page, or holds several statements in a line; options that Sphinx would pass over."
-    lines = [line for line in source.splitlines() if not line.startswith("#|")]
+    lines = [line.expandtabs() for line in source.splitlines() if not line.startswith("#|")]
     found = [f"{line.strip()[:60]!r}: {len(line)} columns, where {WIDE} fit" for line in lines if len(line) > WIDE]
-    if language == "python":
-        with contextlib.suppress(SyntaxError, tokenize.TokenError):  # a piece of code may end anywhere
-            tokens = tokenize.generate_tokens(io.StringIO("\n".join(lines)).readline)
-            several = {token.line.strip() for token in tokens if token.exact_type == tokenize.SEMI}
-            found += [f"{line[:60]!r}: several statements in a line" for line in sorted(several)]
+    if language == "python" and not source.startswith("%%"):
+        plain = [line for line in lines if not line.lstrip().startswith(("!", "%"))]
+        found += [f"{line[:60]!r}: several statements in a line" for line in sorted(several_statements(plain))]
     unknown = [option for option, _ in OPTION.findall(source) if option not in OPTIONS]
     return found + [f"{option!r}: an option that only Quarto knows" for option in unknown]
 

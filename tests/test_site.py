@@ -369,6 +369,7 @@ def test_faults_stop_the_build_and_are_named(tmp_path):
     (r"$$x \\tau$$", "doubled backslash"),
     (r"$a \\ b$", "doubled backslash"),
     (r"$$\begin{cases} \\tau & x \\ 0 & y\end{cases}$$", "doubled backslash"),
+    ("![a](b.png){#fig-a}", "a label of a figure"),
 ])  # fmt: skip
 def test_source_that_one_builder_would_not_render(text, reason):
     assert [f for f in pages.source_faults(text) if reason in f]
@@ -387,8 +388,9 @@ def test_code_that_does_not_fit_a_page_is_named(tmp_path):
     fence = f"Prose is as wide as it likes: {wide}\n\n```python\n{wide}\nc = 1; d = 2\n```\n\n```bash\ncd a; ls\n```"
     directive = f"#| fig-alt: {'much to say; ' * 20}\n#| export\n"
     fine = f"{directive}{wide[2:]}\ny = ';'  # a; b"
-    several, option = "a = 1\nb = 2; c = ';'; d = 3", "#| include: false\nx"
-    tiny = project(tmp_path, index=["# Tiny", (wide, ""), (several, ""), fence, (fine, ""), (option, "")])
+    several, option = "a = 1\nb = 2; c = ';'; d = 3\nf(", "#| include: false\nx"  # code that ends anywhere
+    shell = "%%bash\ncd a; ls", "!cd a; ls\nplt.show();  # a; b"
+    tiny = project(tmp_path, index=["# Tiny", (wide, ""), (several, ""), fence, (fine, ""), (option, ""), *((s, "") for s in shell)])
     assert docs.check_sources(tiny / "nbs", ["index.ipynb"]) == [
         f"index.ipynb, cell 1: {wide[:60]!r}: 97 columns, where 95 fit",
         """index.ipynb, cell 2: "b = 2; c = ';'; d = 3": several statements in a line""",

@@ -6,8 +6,8 @@
 __all__ = ['MARKS', 'PAPER', 'DIFFERENCE', 'Found', 'TEST', 'WITHIN', 'UNDECIDED', 'WHAT', 'LEGEND', 'SIGN_LEGEND', 'INFINITE',
            'SHADES', 'INKS', 'INK_LEGEND', 'SETUP', 'STEP_WORDS', 'BESIDE_LEGEND', 'signed', 'change_text', 'Shown',
            'layout', 'cell_table', 'legend_words', 'plain_lines', 'text_table', 'to_text', 'to_markdown', 'halves',
-           'styled', 'html_ink', 'html_table', 'to_html', 'latex_escape', 'latex_text', 'to_latex', 'beside_table',
-           'beside_text', 'beside_html']
+           'plain_pandas', 'styled', 'html_ink', 'html_table', 'to_html', 'latex_escape', 'latex_text', 'to_latex',
+           'beside_table', 'beside_text', 'beside_html']
 
 # %% ../nbs/31_tables.ipynb #4e71df3f
 import html
@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Callable
 from importlib.resources import files
+from contextlib import AbstractContextManager
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
@@ -23,7 +24,8 @@ import pandas as pd  # type: ignore[import-untyped]
 from pandas.io.formats.style import Styler  # type: ignore[import-untyped]
 
 from .verdicts import BESIDE, GROUPS, METRICS, SCORERS, STEPS
-from .verdicts import check_columns, printed_diff, step, unknown_errors, verdict
+from .verdicts import check_cells, check_columns, printed_diff
+from .verdicts import step, unknown_errors, verdict
 
 # %% ../nbs/31_tables.ipynb #tabl0018
 from .verdicts import COLUMNS, beside, closeness, closeness_text, critical, joint_error
@@ -139,11 +141,20 @@ def halves(table: pd.DataFrame, end: str, write: Callable[..., str]) -> pd.DataF
             for (group, _, _, line), cells in zip(table.index, table.to_numpy())]
     return pd.DataFrame(rows, table.index, pd.MultiIndex.from_product([table, parts]))
 
+# %% ../nbs/31_tables.ipynb #6a5c1d42
+def plain_pandas() -> AbstractContextManager:
+    "While a table is drawn, pandas' options for styled tables are what they are by default"
+    return pd.option_context(
+        "styler.sparse.index", True, "styler.sparse.columns", True, "styler.format.escape", None,
+        "styler.render.max_elements", 2**18, "styler.render.max_rows", None,
+        "styler.render.max_columns", None, "styler.latex.environment", None)
+
 # %% ../nbs/31_tables.ipynb #tabl0011
 def styled(table: pd.DataFrame, spell: Callable, escape: Callable) -> Styler:
     "A table for pandas to draw, with texts spelled and names escaped as a format needs it"
     texts = halves(table, "", lambda group, line, text: spell(text))
-    grid = Styler(texts, uuid_len=0, cell_ids=False).hide(axis=1, level=1)
+    with plain_pandas(): grid = Styler(texts, uuid_len=0, cell_ids=False)
+    grid = grid.hide(axis=1, level=1)
     grid = grid.hide(level=["group", "metric"]).hide(names=True)
     return grid.format_index(escape).format_index(escape, axis=1)
 
@@ -159,7 +170,8 @@ def html_table(table: pd.DataFrame, legend: str, caption: str) -> str:
     grid = styled(table, lambda text: text.replace("-", "−"), html.escape)
     if caption: grid = grid.set_caption(html.escape(caption))
     attributes = 'data-quarto-disable-processing="true"'
-    drawn = grid.set_td_classes(looks).to_html(table_attributes=attributes)
+    grid = grid.set_td_classes(looks)
+    with plain_pandas(): drawn = grid.to_html(table_attributes=attributes)
     drawn = drawn.partition('<table id="T_"')[2]  # no id, since a page may have several
     style = (files("u2c") / "data" / "tables.css").read_text(encoding="utf-8")
     groups = table.index.unique("group")
@@ -221,8 +233,9 @@ def to_latex(
         grid = grid.apply_index(lambda _: shades)
         grid = grid.map_index(lambda _: "font-weight: bold", axis=1)
     columns = r"<{\hspace{5pt}}".join(["l", "l", *["rl"] * table.shape[1]])
-    drawn = grid.to_latex(column_format=columns, hrules=True, clines="skip-last;data",
-                          multirow_align="naive", multicol_align="c", convert_css=True)
+    with plain_pandas():
+        drawn = grid.to_latex(column_format=columns, hrules=True, clines="skip-last;data",
+                              multirow_align="naive", multicol_align="c", convert_css=True)
     drawn = drawn.replace("}} ", "}}")  # a blank after a background would be printed
     drawn = re.sub(r"\\cline{.*}\n(\\bottomrule)?", lambda m: m[1] or "\\midrule\n", drawn)
     size = r"\footnotesize" if legend_words(table)[0] == TEST else r"\small"
@@ -240,14 +253,17 @@ STEP_WORDS = {"same": f"within {STEPS['same']:g} points",
 def beside_table(both: pd.DataFrame) -> pd.DataFrame:
     "What is printed of a run beside the paper, from `beside`"
     check_columns(both, BESIDE, "both")
+    check_cells(both.assign(change_se=math.nan, change_df=math.nan))
     known = both["rc_diff"].notna().groupby([both["dataset"], both["metric"]]).transform("any")
     found: Found = {}
     for c in both[known].itertuples():
         key = c.dataset, c.metric
-        found[*key, PAPER, c.scorer] = Shown(
+        ours = not math.isnan(c.rc + c.change)
+        theirs = not math.isnan(c.rc_paper + c.change_paper)
+        if ours: found[*key, c.metric, c.scorer] = Shown(f"{c.rc:.1f}", change_text(c.change))
+        if theirs: found[*key, PAPER, c.scorer] = Shown(
             f"{c.rc_paper:.1f}", change_text(c.change_paper), "", "undecided", "undecided")
-        if math.isnan(c.rc_diff + c.change_diff): continue
-        found[*key, c.metric, c.scorer] = Shown(f"{c.rc:.1f}", change_text(c.change))
+        if not (ours and theirs): continue
         rc, change = printed_diff(c.rc, c.rc_paper), printed_diff(c.change, c.change_paper)
         mark = MARKS.get(step(max(abs(rc), abs(change))), "")
         found[*key, DIFFERENCE, c.scorer] = Shown(

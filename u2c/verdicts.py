@@ -34,8 +34,9 @@ def check_columns(frame: pd.DataFrame, columns: Sequence[str], name: str) -> Non
 # %% ../nbs/30a_verdicts.ipynb #verd0009
 def check_known(name: str, value: str, known: Sequence[str]) -> None:
     "Complain about a value that is not among the known ones"
-    message = f"{name}: found {value!r}, expected one of {', '.join(known)}"
-    if value not in known: raise ValueError(message)
+    if value in known: return
+    expected = ", ".join(map(str, known))
+    raise ValueError(f"{name}: found {value!r}, expected one of {expected}")
 
 # %% ../nbs/30a_verdicts.ipynb #65be6d46
 def check_cells(cells: pd.DataFrame) -> pd.DataFrame:
@@ -89,8 +90,8 @@ def with_rc(run: pd.DataFrame, method: str) -> pd.DataFrame:
     "A method's records of one backbone beside those of RC, whose columns end in `_rc`"
     key = ["seed", "dataset", "group", "scorer"]
     methods, benchmarks = list(run["method"].unique()), run["benchmark"].unique()
-    found = ", ".join(methods)
     if "rc" not in methods:
+        found = ", ".join(map(str, methods))
         raise ValueError(f"method: found {found}, expected rc among them, to compare with")
     check_known("method", method, [m for m in methods if m != "rc"])
     if len(benchmarks) > 1:
@@ -238,8 +239,9 @@ def beside(
     "Our cells joined with the paper's, nan where not run"
     for column in ("dataset", "scorer"):
         found, known = check_cells(ours)[column].unique(), check_cells(paper)[column].unique()
-        message = f"{column}: found {', '.join(found) or 'none'}, expected at least one of "
-        if not set(found) & set(known): raise ValueError(message + ", ".join(known))
+        if set(found) & set(known): continue
+        theirs, others = (", ".join(map(str, x)) or "none" for x in (found, known))
+        raise ValueError(f"{column}: found {theirs}, expected at least one of {others}")
     values = ["rc", "change"]
     both = paper.merge(ours[KEY + values], on=KEY, how="left", suffixes=("_paper", ""))
     for v in values: both[f"{v}_diff"] = both[v] - both[f"{v}_paper"]
