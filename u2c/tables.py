@@ -145,9 +145,10 @@ def halves(table: pd.DataFrame, end: str, write: Callable[..., str]) -> pd.DataF
 def plain_pandas() -> AbstractContextManager:
     "While a table is drawn, pandas' options for styled tables are what they are by default"
     return pd.option_context(
-        "styler.sparse.index", True, "styler.sparse.columns", True, "styler.format.escape", None,
-        "styler.render.max_elements", 2**18, "styler.render.max_rows", None,
-        "styler.render.max_columns", None, "styler.latex.environment", None)
+        "styler.sparse.index", True, "styler.sparse.columns", True,
+        "styler.format.escape", None, "styler.latex.environment", None,
+        "styler.render.max_rows", None, "styler.render.max_columns", None,
+        "styler.render.max_elements", 2**18)
 
 # %% ../nbs/31_tables.ipynb #tabl0011
 def styled(table: pd.DataFrame, spell: Callable, escape: Callable) -> Styler:
