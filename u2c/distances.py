@@ -84,6 +84,8 @@ def _warn_of_gaps(
 @register_scorer
 class Mahalanobis(Scorer):
     "Distance to the nearest class Gaussian, relative to the distance to the whole"
+    _held_out = "mahalanobis"  # see `u2c.held_out`
+
     def __init__(
         self,
         relative: bool = True,  # subtract the distance to the Gaussian of everything
@@ -163,6 +165,8 @@ def unit_rows(
 @register_scorer
 class KNN(Scorer):
     "Distance to the nearest validation features, all of unit length"
+    _held_out = "knn"
+
     def __init__(
         self,
         k: int = 10,  # how many neighbours

@@ -13,7 +13,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from .core import Outputs, own_copy, widen
+from .core import Outputs, _as_bytes, own_copy, warn, widen
 from .held_out import exact, held_out_scores
 from .reject import Calibrator, check_scorer
 from .scorers import Scorer, register_scorer
@@ -37,10 +37,16 @@ def fit_level(
     power: float = 2.0,
 ) -> float:
     "The level at which as many rows abstain as lie at or above the `alpha` quantile"
-    turn = (p.double() * confidence.double() ** (1 / power)).sort().values
+    turn = (p.double().log() + confidence.double().log() / power).sort().values
     n = len(turn)
     abstain = n - math.ceil((n - 1) * alpha - 1e-9)  # as `fit_threshold` counts
-    return float((turn[abstain - 1] * turn[min(abstain, n - 1)]).sqrt())
+    last = turn[abstain - 1]
+    above = turn[turn > last]
+    level = (last + above[0]) / 2 if len(above) else last + 1  # ties abstain together, as RC's
+    found = int((turn < level).sum())
+    if found > abstain + 0.01 * n:
+        warn(f"fit_level: ties: {found} of {n} rows abstain where {abstain} were meant")
+    return float(level.exp())
 
 # %% ../nbs/05a_rank.ipynb #c5dfae3e
 class RankU2C(Calibrator):
@@ -54,8 +60,8 @@ class RankU2C(Calibrator):
         scores: str = "held-out",  # how `fit` scores va: so, or "in-sample"
     ):
         super().__init__(scorer, alpha, temperature, scores)
-        if not 0 < power < math.inf:
-            raise ValueError(f"power: found {power}, expected a positive number")
+        if not isinstance(power, int | float) or not 0.01 <= power <= 1e6:
+            raise ValueError(f"power: found {power!r}, expected a number from 0.01 to 1e6")
         self.power = power
         for name in ("reference", "level"): self.register_buffer(name, None)
 
@@ -64,18 +70,18 @@ class RankU2C(Calibrator):
         top = widen(va.logits.amax(1)) / tau
         confidence = torch.exp(top - tempered_lse(va.logits, tau))
         level = fit_level(p_value(u, reference), confidence, self.alpha, self.power)
-        self.reference, self.level = reference, torch.tensor(level).to(reference)
+        self.reference = reference
+        self.level = torch.tensor(level, dtype=torch.float64, device=u.device)
 
     def extended_logits(
         self,
         x: Outputs,
         u: Tensor,  # (n,) its scores
     ) -> Tensor:  # (n, c+1)
-        "The tempered logits, and their log-sum-exp plus the log-odds of abstaining"
-        f = widen(x.logits) / self.tau
+        "The log-probabilities of the classes, and the log-odds of abstaining"
+        f = (widen(x.logits) / self.tau).log_softmax(1)
         odds = self.power * (self.level / p_value(u, self.reference)).log()
-        z = f.logsumexp(1) + odds
-        return torch.cat([f, z[:, None].to(f.dtype)], 1)
+        return torch.cat([f, odds[:, None].to(f.dtype)], 1)
 
     def extra_repr(self) -> str:
         "The level, and what was learned"
@@ -94,12 +100,14 @@ def scorers_of(
 @register_scorer
 class Combined(Scorer):
     "Minus the sum of the log p-values of several scores"
+    _held_out = "combined"
+
     def __init__(
         self,
         parts: Sequence[Scorer | str] = ("maxlogit", "knn", "mahalanobis"),  # the scores
     ):
         super().__init__("reference")
-        if isinstance(parts, str | Scorer) or not parts:
+        if isinstance(parts, str | Scorer | set) or not len(parts):
             expected = "expected several scorers, or their names"
             raise ValueError(f"parts: found {parts!r}, {expected}")
         self.parts = nn.ModuleList(check_scorer(p) for p in parts)
@@ -116,8 +124,17 @@ class Combined(Scorer):
         self.parts, self.reference = parts, scores.sort(1).values
         return self
 
+    def get_extra_state(self) -> Tensor:
+        "The classes of the parts: as many as there are, in their order"
+        names = [type(p).__name__ for p in scorers_of(self)]
+        return _as_bytes({"class": type(self).__name__, "parts": names})
+
+    def _load_from_state_dict(self, state_dict, prefix, *args):
+        self.parts = own_copy(self.parts)  # what comes next is put into it
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
     def _score(self, x: Outputs) -> Tensor:
-        parts = zip(scorers_of(self), self.reference)
+        parts = zip(scorers_of(self), self.reference, strict=True)
         return -torch.stack([p_value(s.score(x), known) for s, known in parts]).log().sum(0)
 
 # %% ../nbs/05a_rank.ipynb #3c5ca75f
@@ -134,4 +151,4 @@ def combined_held_out(
         total -= ((among_all - 1) / n).log()
     return total
 
-exact[Combined] = combined_held_out
+exact["combined"] = combined_held_out

@@ -115,6 +115,8 @@ def make_scorer(
 @register_scorer
 class MaxLogit(Scorer):
     "Minus the largest tempered logit"
+    _held_out = "itself"  # see `u2c.held_out`
+
     def _score(self, x: Outputs) -> Tensor: return -widen(x.logits.amax(1)) / self.tau
 
 # %% ../nbs/03_scorers.ipynb #878d5ba3
@@ -176,6 +178,8 @@ def _warn_of_signs(
 @register_scorer
 class ASH(Scorer):
     "ASH-B: minus the log-sum-exp of the head on binarized features"
+    _held_out = "itself"
+
     def __init__(
         self,
         # the network's last layer: weight (c, d) and bias (c,)
