@@ -305,12 +305,12 @@ def write_tables(
 
 # %% ../nbs/33_reproduce.ipynb #d289e048
 def published_records(
-    benchmark: str = "small",
+    benchmark: str = "small",  # or "fashion"
 ) -> pd.DataFrame:
     "The records that come with the package"
     path = files("u2c") / "data" / f"records_{benchmark}.csv"
     if not path.is_file():
-        expected = "expected one whose records come with the package: small"
+        expected = "expected one whose records come with the package: small, fashion"
         raise ValueError(f"benchmark: found {benchmark!r}, {expected}")
     with as_file(path) as p: return read_records(p)
 
