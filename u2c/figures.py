@@ -446,7 +446,7 @@ def _link_of(
     u: Tensor,  # (n,) scores of all rows
     data: Mapping[str, Outputs],
 ) -> None:
-    "The learned tau_u with the log-sum-exp of each row; by ranks, where that cancels, the odds"
+    "The learned tau_u beside rows' log-sum-exps; by ranks, where these cancel, the odds"
     grid, theta = link_grid(u2c, u), u2c.theta.item()
     if isinstance(u2c, RankU2C):
         plot_link(ax, *grid, theta)
