@@ -5,10 +5,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from u2c import rank as rank_module
 from u2c.core import Outputs
 from u2c.held_out import cross_fitted, held_out_scores
+from u2c.lemmas import error_gap, error_gap_by_regions, nll_u2c
 from u2c.metrics import aurc, auroc, brier, ece, ece_apart, err, nll
-from u2c.rank import RankU2C
+from u2c.rank import Combined, RankU2C, p_value
+from u2c.regions import compare, last_logit, regions
 from u2c.reject import RejectOrClassify
 from u2c.scorers import make_scorer
 from u2c.temperature import fit_temperature
@@ -197,3 +200,106 @@ def test_seed_decides():
     va, _ = random_outputs(0)
     fit = lambda seed: U2C("mahalanobis", seed=seed, steps=60).fit(va).predict_proba(va)
     assert torch.equal(fit(0), fit(0)) and not torch.equal(fit(0), fit(1))
+
+
+def hard_and_ranks(va, name, head, alpha=0.95, power=2.0):
+    return RejectOrClassify(scorer(name, head), alpha, scores="held-out").fit(va), RankU2C(scorer(name, head), alpha, power).fit(va)
+
+
+@quick
+@given(seeds, names, st.sampled_from([0.8, 0.9, 0.95]), st.sampled_from([0.5, 1.0, 2.0, 3.0]), st.integers(20, 90))
+def test_ranks_exchange_unsure_rows_for_as_many_sure_ones(seed, name, alpha, power, n):
+    "As many rows of va lie in B as in C, and on any data all rows of C are surer than all rows of B"
+    va, head = random_outputs(seed, n)
+    te, _ = random_outputs(seed + 1, 200)
+    pair = hard_and_ranks(va, name, head, alpha, power)
+    u = pair[0].scorer.held_out(va, float(pair[0].tau))
+    inside, turn = compare(*pair, va, u), last_logit(pair[1], pair[1].theta[None]).item()
+    ties = len(u.unique()) < n
+    assert abs((inside.region == "B").sum() - (inside.region == "C").sum()) <= ties
+    for part in (inside, compare(*pair, te)):
+        sure = part.logits.amax(1)
+        assert (sure[part.region == "B"] <= turn + 1e-12).all() and (sure[part.region == "C"] >= turn - 1e-12).all()
+
+
+@quick
+@given(seeds, names, st.booleans())
+def test_the_lemmas_hold_for_ranks(seed, name, outside):
+    va, head = random_outputs(seed)
+    te, _ = random_outputs(seed + 1, 100)
+    if outside:
+        te = Outputs(te.features, te.logits, torch.full((100,), te.n_classes))
+    part = compare(*hard_and_ranks(va, name, head, 0.8), te)
+    assert error_gap(part) == pytest.approx(error_gap_by_regions(part), abs=1e-12)
+    assert nll(part.u2c, part.labels, log=True) == pytest.approx(nll_u2c(part), abs=1e-10)
+    assert set(part.region) != {"A"}
+
+
+@quick
+@given(seeds, st.sampled_from(["mahalanobis", "knn"]))
+def test_the_letters_of_ranks_know_no_shift_of_the_logits(seed, name):
+    "Neither a row's own shift nor the way to the paper's plane, where tau_u holds the log-sum-exp, moves a letter"
+    va, head = random_outputs(seed)
+    te, _ = random_outputs(seed + 1, 100)
+    pair = hard_and_ranks(va, name, head, 0.8)
+    part, shift = compare(*pair, te), torch.randn(100, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    assert (compare(*pair, Outputs(te.features, te.logits + 8 * shift, te.labels)).region == part.region).all()
+    lse = (te.logits / pair[1].tau).logsumexp(1)
+    assert (regions(part.tau_u + lse, (te.logits / pair[1].tau).amax(1), part.rejects) == part.region).all()
+
+
+@quick
+@given(seeds, names)
+def test_where_the_p_value_is_below_the_level_no_logit_helps(seed, name):
+    va, head = random_outputs(seed)
+    rc, rank = hard_and_ranks(va, name, head)
+    u = torch.cat([rank.reference, rank.reference[-1:] + 1])
+    sure = Outputs(None, torch.tensor([[1e9, 0, 0, 0]]).double().expand(len(u), 4))
+    strange = p_value(u, rank.reference) < rank.level
+    assert strange.any() and np.isin(compare(rc, rank, sure, u).region[strange], ["B", "D"]).all()
+    assert (last_logit(rank, u).diff() >= 0).all()
+
+
+@pytest.mark.parametrize("pair, complaint", [
+    (lambda va: (RejectOrClassify("knn").fit(va), RankU2C("knn").fit(va)), "in RejectOrClassify and .* in RankU2C, .* both on scores='in-sample' or both on 'held-out'"),
+    (lambda va: (RejectOrClassify("knn", 0.8).fit(va), U2C("knn", steps=9).fit(va)), "theta: found .* in RejectOrClassify and .* in U2C, expected a pair fitted on the same data with the same score$"),
+    (lambda va: (RankU2C("knn").fit(va), RankU2C("knn").fit(va)), "rc, u2c: found RankU2C and RankU2C, expected RejectOrClassify, then a soft method"),
+    (lambda va: (RejectOrClassify("knn").fit(va), RejectOrClassify("knn").fit(va)), "found RejectOrClassify and RejectOrClassify"),
+    (lambda va: (RejectOrClassify("knn").fit(va), RankU2C("knn")), "RankU2C: found no fitted state"),
+])
+def test_methods_that_cannot_be_compared_are_named(pair, complaint):
+    va, _ = random_outputs(0)
+    with pytest.raises((ValueError, TypeError), match=complaint):
+        compare(*pair(va), va)
+
+
+def test_the_parts_of_a_combined_score_are_asked_once(monkeypatch):
+    va, _ = random_outputs(0, 80)
+    asked, u = [], make_scorer("combined").fit(va).held_out(va)
+    monkeypatch.setattr(rank_module, "held_out_scores", lambda part, *args: (asked.append(type(part).__name__), held_out_scores(part, *args))[1])
+    once = make_scorer("combined")
+    assert torch.equal(once.fit_held_out(va), u) and asked == ["MaxLogit", "KNN", "Mahalanobis"]
+    assert torch.equal(once.score(va), make_scorer("combined").fit(va).score(va))
+    del asked[:]
+    RankU2C("combined").fit(va)
+    assert asked == ["MaxLogit", "KNN", "Mahalanobis"]
+
+
+def test_a_combined_score_that_scores_another_way_is_held_out_another_way():
+    class Largest(Combined):
+        def _score(self, x): return torch.stack([-p_value(s.score(x), known).log() for s, known in zip(self.parts, self.reference)]).amax(0)
+
+    va, _ = random_outputs(0, 80)
+    assert torch.equal(Largest().fit_held_out(va), cross_fitted(Largest(), va))
+
+
+@pytest.mark.parametrize("cast", [lambda m: m.half(), lambda m: m.bfloat16(), lambda m: m.to("cpu", torch.float16), lambda m: torch.nn.Sequential(m).half()[0]])
+@pytest.mark.parametrize("name", ["maxlogit", "ash", "mahalanobis", "knn", "combined"])
+def test_half_precision_spares_what_was_fitted(name, cast):
+    va, head = random_outputs(0, 200)
+    te, _ = random_outputs(1, 200)
+    for kind in ("rc", "mlp", "linear", "rank"):
+        model = method(kind, scorer(name, head)).fit(va)
+        before = model.predict_proba(te)
+        assert torch.equal(cast(model).predict_proba(te), before)
+        assert torch.equal(model.float().predict(te), before.argmax(1))  # single precision is allowed

@@ -332,13 +332,17 @@ def _room_for(
     return room
 
 # %% ../nbs/00_core.ipynb #178cb568
-def _by_way_of_float32(
+def _kept_wide(
     move: Callable[[Tensor], Tensor],  # what `to` does to each tensor
 ) -> Callable[[Tensor], Tensor]:
-    "`move`, with float64 narrowed first where the device has none"
+    "`move` into float32 or wider, and into no more where the device has no float64"
     there = move(torch.empty(0, dtype=torch.float32, device="cpu")).device
-    if has_float64(there): return move
-    return lambda x: move(x.float() if x.dtype == torch.float64 else x)
+    def wide(x: Tensor) -> Tensor:
+        if x.dtype == torch.float64 and not has_float64(there): x = x.float()
+        moved = move(x)
+        halved = moved.is_floating_point() and moved.itemsize < 4
+        return x.to(moved.device) if halved else moved
+    return wide
 
 # %% ../nbs/00_core.ipynb #149c185c
 def _check_fitted(
@@ -369,7 +373,7 @@ class Fitted(nn.Module):
         _check_fitted(self, x.device)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        return super()._apply(_by_way_of_float32(fn), recurse)
+        return super()._apply(_kept_wide(fn), recurse)
 
     def get_extra_state(self) -> Tensor:
         "Class and options, as JSON in bytes"

@@ -31,10 +31,10 @@ from torch import Tensor
 
 from .core import ArrayLike, Outputs, as_tensor, check_labels
 from .metrics import Bins, ece, reliability_bins, risk_coverage
-from .regions import Comparison, columns, compare, regions
+from .rank import RankU2C
+from .regions import Comparison, columns, compare, last_logit, regions
 from .reject import Calibrator
 from .temperature import tempered_lse
-from .unified import U2C
 
 # %% ../nbs/32_figures.ipynb #d1422eeb
 BLUE, VERMILLION, GREEN, PINK, BLACK = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000"
@@ -243,7 +243,7 @@ def name_borders(
 def _panel_a(
     ax: Axes,
     rc: Calibrator,
-    u2c: U2C,
+    u2c: Calibrator,
     inside: Comparison,  # of the two, in domain
     outside: Comparison,  # out of domain
 ) -> None:
@@ -251,8 +251,10 @@ def _panel_a(
     both = (inside, outside)
     t, f = torch.cat([p.tau_u for p in both]), torch.cat([p.logits.amax(1) for p in both])
     rejects = torch.cat([p.rejects for p in both])
-    theta_at = u2c.tau_u(rc.theta.reshape(1, 1).to(u2c.theta)).item()
+    theta_at = last_logit(u2c, rc.theta[None]).item()
     dots = plot_regions(ax, t, f, rejects, theta_at, torch.arange(len(t)) >= len(inside.tau_u))
+    if isinstance(u2c, RankU2C):
+        dress(ax, "log-odds of abstaining", "log of the largest class probability")
     ax.set_box_aspect(1)
     place: dict[str, Any] = dict(loc="lower right", bbox_to_anchor=(1.03, 0.985), ncols=2)
     gaps: dict[str, Any] = dict(handletextpad=0, columnspacing=0.6, borderaxespad=0)
@@ -261,7 +263,7 @@ def _panel_a(
 # %% ../nbs/32_figures.ipynb #dfa74d35
 def figure_1(
     rc: Calibrator,  # reject-or-classify, fitted
-    u2c: U2C,  # fitted, with the same score
+    u2c: Calibrator,  # U2C or RankU2C, fitted, with the same score
     in_domain: Outputs,  # labelled 0..c-1
     out_domain: Outputs,  # labelled c
     images_in: ArrayLike,  # (n, h, w) in 0..1
@@ -411,14 +413,14 @@ def curves_of(
 
 # %% ../nbs/32_figures.ipynb #f525fac9
 def link_grid(
-    u2c: U2C,  # fitted
+    u2c: Calibrator,  # U2C or RankU2C, fitted
     u: Tensor,  # (n,) scores that it should span
     points: int = 300,
 ) -> tuple[Tensor, Tensor]:  # (points,) scores, and tau_u of them
-    "The learned tau_u over the bulk of `u`"
+    "The learned tau_u, or the log-odds by ranks, over the bulk of `u`"
     low, high = np.quantile(u.double().cpu(), [0.005, 0.995])
     grid = torch.linspace(low, high, points).to(u2c.theta)
-    return grid, u2c.tau_u(grid[:, None])[:, 0]
+    return grid, last_logit(u2c, grid)
 
 # %% ../nbs/32_figures.ipynb #678aa0fd
 def _diagrams(
@@ -437,29 +439,43 @@ def _diagrams(
     for ax in axs.flat[2 * len(data):]: ax.remove()
     return parts
 
+# %% ../nbs/32_figures.ipynb #4b7f6a10
+def _link_of(
+    ax: Axes,
+    u2c: Calibrator,  # U2C or RankU2C
+    u: Tensor,  # (n,) scores of all rows
+    data: Mapping[str, Outputs],
+) -> None:
+    "The learned tau_u beside rows' log-sum-exps; by ranks, where these cancel, the odds"
+    grid, theta = link_grid(u2c, u), u2c.theta.item()
+    if isinstance(u2c, RankU2C):
+        plot_link(ax, *grid, theta)
+        return dress(ax, "$u$", "log-odds of abstaining")
+    lse = torch.cat([tempered_lse(x.logits, u2c.tau) for x in data.values()])
+    plot_link(ax, *grid, theta, (u, lse))
+    place: dict[str, Any] = dict(loc="lower left", bbox_to_anchor=(-0.02, 0.98), ncols=2)
+    gaps: dict[str, Any] = dict(columnspacing=1, borderaxespad=0, markerscale=2.5)
+    ax.legend(frameon=False, fontsize=8, **place, **gaps)
+
 # %% ../nbs/32_figures.ipynb #23021928
 def figure_calibration(
     rc: Calibrator,  # reject-or-classify, fitted
-    u2c: U2C,  # fitted, with the same score
+    u2c: Calibrator,  # U2C or RankU2C, fitted, with the same score
     data: Mapping[str, Outputs],  # name -> labelled outputs
 ) -> Figure:
     "Reliability of RC beside U2C for each dataset; below: the link, risk and coverage, scores"
     if not data: raise ValueError("data: found no dataset, expected 1 or more")
-    methods, pairs = dict(RC=rc, U2C=u2c), -(-len(data) // 2)
+    name = "RankU2C" if isinstance(u2c, RankU2C) else "U2C"
+    methods, pairs = {"RC": rc, name: u2c}, -(-len(data) // 2)
     curves = curves_of(methods, data)
     u = {name: u2c.scorer.score(x) for name, x in data.items()}
-    lse = torch.cat([tempered_lse(x.logits, u2c.tau) for x in data.values()])
-    rows = torch.cat([*u.values()]), lse
     size, layout = (8.8, 2.4 * (pairs + 1)), ConstrainedLayoutEngine(w_pad=0.07)
     fig = plt.figure(figsize=size, layout=layout)
     above, below = fig.subfigures(2, 1, squeeze=False, height_ratios=(pairs, 1)).flat
     parts = _diagrams(above, methods, data)
     fig.legend(handles=parts, loc="outside upper center", ncols=2, frameon=False, fontsize=8)
     link, risk, scores = below.subplots(1, 3)
-    plot_link(link, *link_grid(u2c, rows[0]), u2c.theta.item(), rows)
-    place: dict[str, Any] = dict(loc="lower left", bbox_to_anchor=(-0.02, 0.98), ncols=2)
-    gaps: dict[str, Any] = dict(columnspacing=1, borderaxespad=0, markerscale=2.5)
-    link.legend(frameon=False, fontsize=8, **place, **gaps)
+    _link_of(link, u2c, torch.cat([*u.values()]), data)
     plot_risk_coverage(risk, curves)
     plot_scores(scores, u, u2c.theta.item())
     return fig

@@ -82,8 +82,7 @@ def _scores_of(
 ) -> Tensor:  # (n,)
     "Fit a scorer, and score the rows that it is fitted on"
     if scores == "in-sample": return scorer.fit_score(va, tau)
-    scorer.fit(va, tau)
-    return scorer.held_out(va, tau)
+    return scorer.fit_held_out(va, tau)
 
 # %% ../nbs/04_reject.ipynb #346bd96d
 class Calibrator(Fitted):

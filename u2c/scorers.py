@@ -64,6 +64,14 @@ class Scorer(Fitted):
         from u2c.held_out import held_out_scores  # it builds on this module
         return held_out_scores(self, va, tau)
 
+    def fit_held_out(
+        self,
+        va: Outputs,  # in-domain validation data
+        tau: float = 1.0,  # the temperature of the logits
+    ) -> Tensor:  # (n,)
+        "Learn from in-domain data, and score each of these rows by what the others teach"
+        return self.fit(va, tau).held_out(va, tau)
+
     def _fit(self, va: Outputs) -> None: "Nothing to learn"
 
     def _score(self, x: Outputs) -> Tensor: raise NotImplementedError
