@@ -8,7 +8,7 @@ __all__ = ['GAPS', 'SLOPES', 'LEVELS', 'SIDES', 'STATE', 'AnyWatch', 'clopper_pe
            'Report', 'quantiles', 'tenths', 'thinned', 'RateWatch', 'check_watch_options', 'Watch', 'plot_rate',
            'plot_evidence', 'plot_p_values', 'plot_watch', 'fingerprint', 'packed_watch', 'restored', 'unpacked_watch']
 
-# %% ../nbs/14_watch.ipynb #d57039f8
+# %% ../nbs/14_watch.ipynb #b800c90b
 import math
 import operator
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# %% ../nbs/14_watch.ipynb #56abcd3b
+# %% ../nbs/14_watch.ipynb #115ebbcf
 def _lower_end(
     count: int,
     n: int,
@@ -48,7 +48,7 @@ def _lower_end(
         low, high = (p, high) if terms.logsumexp(0) < math.log(error) else (low, p)
     return low
 
-# %% ../nbs/14_watch.ipynb #4dc37895
+# %% ../nbs/14_watch.ipynb #b338a651
 def clopper_pearson(
     count: int,  # how many of the rows
     n: int,  # how many rows
@@ -57,7 +57,7 @@ def clopper_pearson(
     "An interval for a rate"
     return _lower_end(count, n, error), 1 - _lower_end(n - count, n, error)
 
-# %% ../nbs/14_watch.ipynb #92c36dcd
+# %% ../nbs/14_watch.ipynb #845914d4
 def log_weight(
     start: np.ndarray,  # rows before the start
 ) -> np.ndarray:
@@ -65,17 +65,17 @@ def log_weight(
     here, after = np.log(start + 2.0), np.log(start + 3.0)
     return np.log(np.log1p(1 / (start + 2.0)) * math.log(2) / here / after)
 
-# %% ../nbs/14_watch.ipynb #6f02ad18
+# %% ../nbs/14_watch.ipynb #a7d76f57
 def log_waiting(
     rows: np.ndarray,  # rows seen
 ) -> np.ndarray:
     "The log of the stake of those who have not started yet"
     return -np.log(np.log2(rows + 2.0))
 
-# %% ../nbs/14_watch.ipynb #6a73ea83
+# %% ../nbs/14_watch.ipynb #0c671c6e
 GAPS = np.array([1/64, 1/32, 1/16, 1/8, 1/4, 1/2, 15/16])  # g, the shares of the way to 1 or 0
 
-# %% ../nbs/14_watch.ipynb #fab1ceb5
+# %% ../nbs/14_watch.ipynb #8612dfbc
 class RateEvidence:
     "E-processes against a rate within an interval: that it is above (first), that it is below"
     def __init__(
@@ -128,10 +128,10 @@ class RateEvidence:
         best = (self.log_ratio(self.n, self.count) + self.stake)[side].argmax()
         return int(self.least_at[side, best])
 
-# %% ../nbs/14_watch.ipynb #99497700
+# %% ../nbs/14_watch.ipynb #01eb21ff
 SLOPES = np.outer([1, -1], 2.0 ** np.arange(-9, 4)).ravel()  # the grid of lambda
 
-# %% ../nbs/14_watch.ipynb #82a3706f
+# %% ../nbs/14_watch.ipynb #4484636d
 def confidence_sequence(
     count: ArrayLike | int,  # (...) how many rows so far, at some times
     n: ArrayLike | int,  # (...) of how many, 1 or more
@@ -154,7 +154,7 @@ def confidence_sequence(
         ends.append(end)
     return ends[0], ends[1]
 
-# %% ../nbs/14_watch.ipynb #38a228cb
+# %% ../nbs/14_watch.ipynb #586fe6aa
 def calibrator_of(
     model: Any,  # a fitted `Calibrator`, or what holds one as `calibrator`
 ) -> Calibrator:
@@ -169,7 +169,7 @@ def calibrator_of(
     _check_fitted(found, next(found.buffers(), torch.empty(0)).device)
     return found
 
-# %% ../nbs/14_watch.ipynb #3d1b39bf
+# %% ../nbs/14_watch.ipynb #6752d899
 def scores_for(
     calibrator: Calibrator,  # fitted
     x: Outputs | ArrayLike,  # rows, or their scores u (n,)
@@ -181,7 +181,7 @@ def scores_for(
     else: u = check_scores(x)
     return u.double().cpu().contiguous().numpy()
 
-# %% ../nbs/14_watch.ipynb #178462ba
+# %% ../nbs/14_watch.ipynb #4fccc60e
 def p_values_of(
     u: np.ndarray,  # (n,) scores
     known: np.ndarray,  # (m,) scores of in-domain rows, ascending
@@ -189,7 +189,7 @@ def p_values_of(
     "The share of in-domain rows that are at least as strange"
     return p_value(torch.from_numpy(u), torch.from_numpy(known)).numpy()
 
-# %% ../nbs/14_watch.ipynb #235859b2
+# %% ../nbs/14_watch.ipynb #5a966194
 def check_p_values(
     p: ArrayLike,  # (n,)
     calibrator: Calibrator,
@@ -204,7 +204,7 @@ def check_p_values(
         raise ValueError(f"p: found {found}, expected 0 < p <= 1")
     return values
 
-# %% ../nbs/14_watch.ipynb #bb451508
+# %% ../nbs/14_watch.ipynb #dc2c174e
 @dataclass(frozen=True)
 class Report:
     "What a watch has seen so far"
@@ -249,10 +249,10 @@ class Report:
                 f"  reference: {tenths(self.reference_p)}"]
         return "\n".join(lines)
 
-# %% ../nbs/14_watch.ipynb #177d37f5
+# %% ../nbs/14_watch.ipynb #faabdfec
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the quantiles of u
 
-# %% ../nbs/14_watch.ipynb #ad260939
+# %% ../nbs/14_watch.ipynb #3194c5e0
 def quantiles(
     u: np.ndarray,  # (n,) scores, nan where unknown
 ) -> dict[float, float]:
@@ -261,7 +261,7 @@ def quantiles(
     found = np.quantile(known, LEVELS) if len(known) else np.full(len(LEVELS), np.nan)
     return dict(zip(LEVELS, found.tolist()))
 
-# %% ../nbs/14_watch.ipynb #7b5f03c1
+# %% ../nbs/14_watch.ipynb #65e7fa5c
 def tenths(
     p: np.ndarray,  # (n,) in (0, 1]
 ) -> tuple[float, ...]:  # (10,); zeros if there is none
@@ -269,7 +269,7 @@ def tenths(
     bins = np.ceil(10 * p - 1e-9).astype(int).clip(1, 10) - 1
     return tuple((np.bincount(bins, minlength=10) / max(1, len(p))).tolist())
 
-# %% ../nbs/14_watch.ipynb #589974b3
+# %% ../nbs/14_watch.ipynb #2e422a41
 def thinned(
     history: np.ndarray,  # (m, 4) rows, count, log e-values; multiples of a power of two rows
     new: np.ndarray,  # (k, 4) all rows that follow
@@ -281,10 +281,10 @@ def thinned(
     keep = lambda x: x[x[:, 0] % step == 0]
     return np.concatenate([keep(history), keep(new)])
 
-# %% ../nbs/14_watch.ipynb #60525649
+# %% ../nbs/14_watch.ipynb #7f1a23c7
 SIDES = ("up", "down")
 
-# %% ../nbs/14_watch.ipynb #9c0ce154
+# %% ../nbs/14_watch.ipynb #7cf4c68e
 class RateWatch:
     "Alarms on a stream of yes and no, when its rate leaves an interval"
     def __init__(
@@ -329,20 +329,24 @@ class RateWatch:
         rows, count = np.arange(self.n + 1, after.n + 1), self.count + np.cumsum(beyond)
         self.history = thinned(self.history, np.column_stack([rows, count, log_e]))
         self.evidence, self.log_e = after, log_e[-1]
-        for i in np.flatnonzero(passed[-1]): self.alarms[SIDES[i]] = (after.n, after.onset(int(i)))
+        for i, side in enumerate(SIDES):
+            if passed[-1, i]: self.alarms[side] = (after.n, after.onset(i))
 
-# %% ../nbs/14_watch.ipynb #dd12cc13
+# %% ../nbs/14_watch.ipynb #fe64f5a2
 def check_watch_options(
     delta: float,
     window: int,
-) -> None:
-    "Raise unless `delta` is a probability and `window` a number of rows"
-    if isinstance(delta, bool) or not isinstance(delta, int | float) or not 0 < delta < 1:
+) -> tuple[float, int]:
+    "`delta` if it is a probability, and `window` if it is a number of rows"
+    known = isinstance(delta, float | int | np.number) and not isinstance(delta, bool)
+    if not known or not 0 < delta < 1:
         raise ValueError(f"delta: found {delta!r}, expected 0 < delta < 1")
-    if isinstance(window, bool) or not isinstance(window, int) or window < 1:
+    whole = isinstance(window, int | np.integer) and not isinstance(window, bool)
+    if not whole or window < 1:
         raise ValueError(f"window: found {window!r}, expected a whole number, 1 or more")
+    return float(delta), int(window)
 
-# %% ../nbs/14_watch.ipynb #90d49190
+# %% ../nbs/14_watch.ipynb #0d768e40
 class Watch:
     "Is the share of inputs beyond the threshold what it was on fresh in-domain data?"
     def __init__(
@@ -352,16 +356,16 @@ class Watch:
         delta: float = 0.05,  # P(ever a false alarm) is at most this
         window: int = 1000,  # rows that count as recent
     ):
-        check_watch_options(delta, window)
-        self.calibrator, self.delta, self.window = calibrator_of(model), delta, window
+        self.delta, self.window = check_watch_options(delta, window)
+        self.calibrator = calibrator_of(model)
         self.reference = np.sort(scores_for(self.calibrator, reference))
         self.theta, self.known = float(self.calibrator.theta), self.reference
         if isinstance(self.calibrator, RankU2C):
             self.known = self.calibrator.state_dict()["reference"].double().cpu().numpy()
         count, n = int(self._beyond(self.reference).sum()), len(self.reference)
         self.reference_rate = count / n
-        self.reference_interval = clopper_pearson(count, n, delta / 4)
-        self.rate = RateWatch(*self.reference_interval, limit=4 / delta)
+        self.reference_interval = clopper_pearson(count, n, self.delta / 4)
+        self.rate = RateWatch(*self.reference_interval, limit=4 / self.delta)
         self.recent_u, self.recent_p = np.empty(0), np.empty(0)
 
     def _p(self, u: np.ndarray) -> np.ndarray: return p_values_of(u, self.known)
@@ -428,7 +432,7 @@ class Watch:
         name, alarm = type(self.calibrator).__name__, self.alarm or "none"
         return f"Watch({name}, delta={self.delta}, rows={self.rate.n}, alarm={alarm})"
 
-# %% ../nbs/14_watch.ipynb #220910b9
+# %% ../nbs/14_watch.ipynb #99f5ae86
 def _mark_alarm(
     ax: "Axes",
     alarm_at: int | None,
@@ -436,7 +440,7 @@ def _mark_alarm(
     "A line where the alarm was raised"
     if alarm_at is not None: ax.axvline(alarm_at, color="0.3", lw=1, ls=":", zorder=1)
 
-# %% ../nbs/14_watch.ipynb #16950348
+# %% ../nbs/14_watch.ipynb #eb9f61e5
 def plot_rate(
     ax: "Axes",
     n: np.ndarray,  # (m,) rows so far, 1 or more
@@ -457,7 +461,7 @@ def plot_rate(
     ax.legend(frameon=False, fontsize=8)
     dress(ax, "rows", r"share beyond $\theta$")
 
-# %% ../nbs/14_watch.ipynb #c9e1701f
+# %% ../nbs/14_watch.ipynb #e9cc1726
 def plot_evidence(
     ax: "Axes",
     n: np.ndarray,  # (m,) rows so far
@@ -478,7 +482,7 @@ def plot_evidence(
     ax.legend(frameon=False, fontsize=8)
     dress(ax, "rows", r"$\log_{10}$ of the e-value")
 
-# %% ../nbs/14_watch.ipynb #3325e1f2
+# %% ../nbs/14_watch.ipynb #e6e242aa
 def plot_p_values(
     ax: "Axes",
     p: Sequence[float],  # (10,) shares of recent p-values
@@ -493,7 +497,7 @@ def plot_p_values(
     ax.legend(frameon=False, fontsize=8)
     dress(ax, "p-value", "share of rows")
 
-# %% ../nbs/14_watch.ipynb #da5178c9
+# %% ../nbs/14_watch.ipynb #b0b1d2c7
 def plot_watch(
     watch: Watch,  # one that has seen a row
 ) -> "Figure":
@@ -509,14 +513,14 @@ def plot_watch(
     plot_p_values(axs[2], report.p, report.reference_p)
     return fig
 
-# %% ../nbs/14_watch.ipynb #6c7e5708
+# %% ../nbs/14_watch.ipynb #fedaf0c1
 def fingerprint(
     calibrator: Calibrator,  # fitted
 ) -> str:  # 64 hexadecimal digits
     "A hash of class, options and state"
     return checksum({}, {k: v.cpu() for k, v in calibrator.state_dict().items()})
 
-# %% ../nbs/14_watch.ipynb #f70b659f
+# %% ../nbs/14_watch.ipynb #46823d9e
 def _own_tensor(
     x: np.ndarray,
 ) -> Tensor:
@@ -524,10 +528,10 @@ def _own_tensor(
     given = torch.from_numpy(np.ascontiguousarray(x))
     return torch.empty(given.shape, dtype=given.dtype).copy_(given)
 
-# %% ../nbs/14_watch.ipynb #5900eff9
+# %% ../nbs/14_watch.ipynb #ba84b0d9
 STATE = ("stake", "least", "least_at")  # of the evidence
 
-# %% ../nbs/14_watch.ipynb #9ff71ef8
+# %% ../nbs/14_watch.ipynb #ab34f66e
 def packed_watch(
     watch: Watch,
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -541,10 +545,10 @@ def packed_watch(
         recent_u=watch.recent_u, recent_p=watch.recent_p)
     return header, {k: _own_tensor(v) for k, v in arrays.items()}
 
-# %% ../nbs/14_watch.ipynb #8f5acaea
+# %% ../nbs/14_watch.ipynb #cd46d213
 AnyWatch = TypeVar("AnyWatch", bound=Watch)
 
-# %% ../nbs/14_watch.ipynb #d6a4c6e5
+# %% ../nbs/14_watch.ipynb #99de6a27
 def restored(
     kind: type[AnyWatch],
     header: dict[str, Any],  # what `packed_watch` made
@@ -569,7 +573,7 @@ def restored(
     watch.recent_u, watch.recent_p = arrays["recent_u"], arrays["recent_p"]
     return watch
 
-# %% ../nbs/14_watch.ipynb #cfde079a
+# %% ../nbs/14_watch.ipynb #f77ff912
 def unpacked_watch(
     kind: type[AnyWatch],
     path: str | Path,  # for the error
