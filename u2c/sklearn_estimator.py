@@ -7,7 +7,7 @@ __all__ = ['methods', 'expected_failed_checks', 'split_pipeline', 'response_of',
            'fitted_features', 'dense_features', 'needs_features', 'features_for', 'linear_head', 'with_unknown',
            'numbered', 'checked_labels', 'check_classes', 'AbstainingClassifier']
 
-# %% ../nbs/13a_sklearn.ipynb #4065bb9f
+# %% ../nbs/13a_sklearn.ipynb #8eccc5e7
 import warnings
 from collections.abc import Callable
 from copy import deepcopy
@@ -34,7 +34,7 @@ from .reject import Calibrator, RejectOrClassify, check_scorer
 from .scorers import ASH, MaxLogit, Scorer
 from .unified import U2C
 
-# %% ../nbs/13a_sklearn.ipynb #56fc8c0d
+# %% ../nbs/13a_sklearn.ipynb #a05303eb
 def split_pipeline(
     estimator: Any,  # a scikit-learn estimator, perhaps frozen, searched over or a pipeline
 ) -> tuple[Pipeline | None, Any]:  # the steps in front, if any; the classifier
@@ -45,7 +45,7 @@ def split_pipeline(
     if not isinstance(estimator, Pipeline): return None, estimator
     return (estimator[:-1] if len(estimator) > 1 else None), estimator[-1]
 
-# %% ../nbs/13a_sklearn.ipynb #050356cf
+# %% ../nbs/13a_sklearn.ipynb #e070c4ab
 def response_of(
     estimator: Any,  # a scikit-learn classifier, fitted or not
 ) -> str:  # "decision_function" or "predict_proba"
@@ -62,7 +62,7 @@ def response_of(
         expected += " with decision_function or predict_proba"
     raise ValueError(f"estimator: found {found}, {expected}")
 
-# %% ../nbs/13a_sklearn.ipynb #3ffda3a2
+# %% ../nbs/13a_sklearn.ipynb #17cc607c
 def as_logits(
     response: np.ndarray,  # (n,) or (n, c)
     method: str,  # what gave it: "decision_function" or "predict_proba"
@@ -72,7 +72,7 @@ def as_logits(
     if response.ndim == 1: return np.column_stack([-response / 2, response / 2])
     return response
 
-# %% ../nbs/13a_sklearn.ipynb #bd28fcaf
+# %% ../nbs/13a_sklearn.ipynb #4df26591
 def logits_of(
     estimator: Any,  # a fitted scikit-learn classifier
     X: Any,  # rows, as it takes them
@@ -81,7 +81,7 @@ def logits_of(
     method = response_of(estimator)
     return as_logits(getattr(estimator, method)(X), method)
 
-# %% ../nbs/13a_sklearn.ipynb #2c471489
+# %% ../nbs/13a_sklearn.ipynb #8c1a3a93
 def held_out_logits(
     estimator: Any,  # a scikit-learn classifier, not fitted
     X: Any,  # (n, d) rows
@@ -101,7 +101,7 @@ def held_out_logits(
     response = cross_val_predict(clone(estimator), X, y, cv=splits, method=method)
     return as_logits(response, method)
 
-# %% ../nbs/13a_sklearn.ipynb #ca527041
+# %% ../nbs/13a_sklearn.ipynb #be592899
 def fitted_features(
     features: Any,  # a transformer, a function of X, or None: what the classifier sees
     estimator: Any,  # the fitted estimator
@@ -115,7 +115,7 @@ def fitted_features(
     expected = "expected a transformer, a function of X or None"
     raise ValueError(f"features: found {features!r}, {expected}")
 
-# %% ../nbs/13a_sklearn.ipynb #5b2a512d
+# %% ../nbs/13a_sklearn.ipynb #3f1edf39
 def dense_features(
     x: Any,  # what a transformer gave
 ) -> np.ndarray:  # (n, d), float32 if it was, else float64
@@ -125,7 +125,7 @@ def dense_features(
         way_out = "Name features=, a transformer to dense numbers, or scorer='maxlogit'"
         raise ValueError(f"features: {e}\n{way_out}, which needs none.") from e
 
-# %% ../nbs/13a_sklearn.ipynb #1bb6760b
+# %% ../nbs/13a_sklearn.ipynb #176af5ad
 def needs_features(
     scorer: Scorer,
 ) -> bool:
@@ -133,7 +133,7 @@ def needs_features(
     if isinstance(scorer, Combined): return any(map(needs_features, scorers_of(scorer)))
     return not isinstance(scorer, MaxLogit)
 
-# %% ../nbs/13a_sklearn.ipynb #e0ad49cd
+# %% ../nbs/13a_sklearn.ipynb #bee02198
 def features_for(
     scorer: Scorer,
     features: Any,  # from `fitted_features`
@@ -142,7 +142,7 @@ def features_for(
     "The features of rows, if a score needs them"
     return dense_features(features.transform(X)) if needs_features(scorer) else None
 
-# %% ../nbs/13a_sklearn.ipynb #dd1d954c
+# %% ../nbs/13a_sklearn.ipynb #87656515
 def linear_head(
     estimator: Any,  # fitted
     phi: np.ndarray,  # (n, d) features of some rows
@@ -158,7 +158,7 @@ def linear_head(
     found = f"{type(last).__name__} without coef_ and intercept_ that make its logits"
     raise ValueError(f"estimator: found {found}, expected them for scorer='ash'")
 
-# %% ../nbs/13a_sklearn.ipynb #e211ad0a
+# %% ../nbs/13a_sklearn.ipynb #38960134
 def with_unknown(
     classes: np.ndarray,  # (c,) labels
     unknown: str | int | None = None,  # the label for abstaining; None: "unknown" or -1
@@ -176,7 +176,7 @@ def with_unknown(
         raise ValueError(f"unknown: found {unknown!r}, which is a class of y, {expected}")
     return np.append(classes, unknown)
 
-# %% ../nbs/13a_sklearn.ipynb #458cdc14
+# %% ../nbs/13a_sklearn.ipynb #038ea3e0
 def numbered(
     y: Any,  # (n,) labels
     classes: np.ndarray,  # labels in the order of their numbers
@@ -190,7 +190,7 @@ def numbered(
     known = ", ".join(map(str, classes[:3])) + ", ..." * (len(classes) > 3)
     raise ValueError(f"y: found {shown}, expected classes that the estimator knows: {known}")
 
-# %% ../nbs/13a_sklearn.ipynb #d8f4a578
+# %% ../nbs/13a_sklearn.ipynb #28a35dc2
 def checked_labels(
     X: Any,  # rows
     y: Any,  # labels
@@ -202,7 +202,7 @@ def checked_labels(
     check_consistent_length(X, y)
     return y
 
-# %% ../nbs/13a_sklearn.ipynb #a17d19d5
+# %% ../nbs/13a_sklearn.ipynb #094caf44
 def check_classes(
     estimator: Any,  # fitted
     classes: np.ndarray,  # (c,) those of y
@@ -215,14 +215,14 @@ def check_classes(
     expected = f"one for each class of y: {', '.join(map(str, classes))}"
     raise ValueError(f"estimator: found {found}, expected {expected}")
 
-# %% ../nbs/13a_sklearn.ipynb #97e7813e
+# %% ../nbs/13a_sklearn.ipynb #4ebdfa73
 methods: dict[str, Callable[..., Calibrator]] = {  # ways to calibrate, by name
     "rank": RankU2C,
     "u2c": U2C,
     "rc": RejectOrClassify,
 }
 
-# %% ../nbs/13a_sklearn.ipynb #2628c380
+# %% ../nbs/13a_sklearn.ipynb #a81e361a
 class AbstainingClassifier(ClassifierMixin, BaseEstimator):
     "A scikit-learn classifier that answers a label, or that it does not know"
     def __init__(
@@ -310,7 +310,7 @@ class AbstainingClassifier(ClassifierMixin, BaseEstimator):
         if own and not logits_only: tags.input_tags.sparse = tags.input_tags.allow_nan = False
         return tags
 
-# %% ../nbs/13a_sklearn.ipynb #b881667b
+# %% ../nbs/13a_sklearn.ipynb #2021b94a
 expected_failed_checks = {  # for scikit-learn's `check_estimator`
     "check_classifiers_train":
         "wants predict to name the largest of predict_proba; it may abstain instead",
