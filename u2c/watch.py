@@ -8,7 +8,7 @@ __all__ = ['GAPS', 'SLOPES', 'LEVELS', 'SIDES', 'STATE', 'AnyWatch', 'clopper_pe
            'Report', 'quantiles', 'tenths', 'thinned', 'RateWatch', 'check_watch_options', 'Watch', 'plot_rate',
            'plot_evidence', 'plot_p_values', 'plot_watch', 'fingerprint', 'packed_watch', 'restored', 'unpacked_watch']
 
-# %% ../nbs/14_watch.ipynb #b800c90b
+# %% ../nbs/14_watch.ipynb #88182e4c
 import math
 import operator
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# %% ../nbs/14_watch.ipynb #115ebbcf
+# %% ../nbs/14_watch.ipynb #a4fa415b
 def _lower_end(
     count: int,
     n: int,
@@ -48,7 +48,7 @@ def _lower_end(
         low, high = (p, high) if terms.logsumexp(0) < math.log(error) else (low, p)
     return low
 
-# %% ../nbs/14_watch.ipynb #b338a651
+# %% ../nbs/14_watch.ipynb #05f470e7
 def clopper_pearson(
     count: int,  # how many of the rows
     n: int,  # how many rows
@@ -57,7 +57,7 @@ def clopper_pearson(
     "An interval for a rate"
     return _lower_end(count, n, error), 1 - _lower_end(n - count, n, error)
 
-# %% ../nbs/14_watch.ipynb #845914d4
+# %% ../nbs/14_watch.ipynb #73cbae5b
 def log_weight(
     start: np.ndarray,  # rows before the start
 ) -> np.ndarray:
@@ -65,17 +65,17 @@ def log_weight(
     here, after = np.log(start + 2.0), np.log(start + 3.0)
     return np.log(np.log1p(1 / (start + 2.0)) * math.log(2) / here / after)
 
-# %% ../nbs/14_watch.ipynb #a7d76f57
+# %% ../nbs/14_watch.ipynb #1b279291
 def log_waiting(
     rows: np.ndarray,  # rows seen
 ) -> np.ndarray:
     "The log of the stake of those who have not started yet"
     return -np.log(np.log2(rows + 2.0))
 
-# %% ../nbs/14_watch.ipynb #0c671c6e
+# %% ../nbs/14_watch.ipynb #743d3b56
 GAPS = np.array([1/64, 1/32, 1/16, 1/8, 1/4, 1/2, 15/16])  # g, the shares of the way to 1 or 0
 
-# %% ../nbs/14_watch.ipynb #8612dfbc
+# %% ../nbs/14_watch.ipynb #ef6e5400
 class RateEvidence:
     "E-processes against a rate within an interval: that it is above (first), that it is below"
     def __init__(
@@ -128,10 +128,10 @@ class RateEvidence:
         best = (self.log_ratio(self.n, self.count) + self.stake)[side].argmax()
         return int(self.least_at[side, best])
 
-# %% ../nbs/14_watch.ipynb #01eb21ff
+# %% ../nbs/14_watch.ipynb #5654978c
 SLOPES = np.outer([1, -1], 2.0 ** np.arange(-9, 4)).ravel()  # the grid of lambda
 
-# %% ../nbs/14_watch.ipynb #4484636d
+# %% ../nbs/14_watch.ipynb #22ae4a27
 def confidence_sequence(
     count: ArrayLike | int,  # (...) how many rows so far, at some times
     n: ArrayLike | int,  # (...) of how many, 1 or more
@@ -154,7 +154,7 @@ def confidence_sequence(
         ends.append(end)
     return ends[0], ends[1]
 
-# %% ../nbs/14_watch.ipynb #586fe6aa
+# %% ../nbs/14_watch.ipynb #4295baf9
 def calibrator_of(
     model: Any,  # a fitted `Calibrator`, or what holds one as `calibrator`
 ) -> Calibrator:
@@ -169,7 +169,7 @@ def calibrator_of(
     _check_fitted(found, next(found.buffers(), torch.empty(0)).device)
     return found
 
-# %% ../nbs/14_watch.ipynb #6752d899
+# %% ../nbs/14_watch.ipynb #158bc128
 def scores_for(
     calibrator: Calibrator,  # fitted
     x: Outputs | ArrayLike,  # rows, or their scores u (n,)
@@ -181,7 +181,7 @@ def scores_for(
     else: u = check_scores(x)
     return u.double().cpu().contiguous().numpy()
 
-# %% ../nbs/14_watch.ipynb #4fccc60e
+# %% ../nbs/14_watch.ipynb #79b64165
 def p_values_of(
     u: np.ndarray,  # (n,) scores
     known: np.ndarray,  # (m,) scores of in-domain rows, ascending
@@ -189,7 +189,7 @@ def p_values_of(
     "The share of in-domain rows that are at least as strange"
     return p_value(torch.from_numpy(u), torch.from_numpy(known)).numpy()
 
-# %% ../nbs/14_watch.ipynb #5a966194
+# %% ../nbs/14_watch.ipynb #6b66ec62
 def check_p_values(
     p: ArrayLike,  # (n,)
     calibrator: Calibrator,
@@ -204,7 +204,7 @@ def check_p_values(
         raise ValueError(f"p: found {found}, expected 0 < p <= 1")
     return values
 
-# %% ../nbs/14_watch.ipynb #dc2c174e
+# %% ../nbs/14_watch.ipynb #9f7ae8e7
 @dataclass(frozen=True)
 class Report:
     "What a watch has seen so far"
@@ -249,10 +249,10 @@ class Report:
                 f"  reference: {tenths(self.reference_p)}"]
         return "\n".join(lines)
 
-# %% ../nbs/14_watch.ipynb #faabdfec
+# %% ../nbs/14_watch.ipynb #f69c449c
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the quantiles of u
 
-# %% ../nbs/14_watch.ipynb #3194c5e0
+# %% ../nbs/14_watch.ipynb #92fa8e9a
 def quantiles(
     u: np.ndarray,  # (n,) scores, nan where unknown
 ) -> dict[float, float]:
@@ -261,7 +261,7 @@ def quantiles(
     found = np.quantile(known, LEVELS) if len(known) else np.full(len(LEVELS), np.nan)
     return dict(zip(LEVELS, found.tolist()))
 
-# %% ../nbs/14_watch.ipynb #65e7fa5c
+# %% ../nbs/14_watch.ipynb #759f7a16
 def tenths(
     p: np.ndarray,  # (n,) in (0, 1]
 ) -> tuple[float, ...]:  # (10,); zeros if there is none
@@ -269,7 +269,7 @@ def tenths(
     bins = np.ceil(10 * p - 1e-9).astype(int).clip(1, 10) - 1
     return tuple((np.bincount(bins, minlength=10) / max(1, len(p))).tolist())
 
-# %% ../nbs/14_watch.ipynb #2e422a41
+# %% ../nbs/14_watch.ipynb #095933e3
 def thinned(
     history: np.ndarray,  # (m, 4) rows, count, log e-values; multiples of a power of two rows
     new: np.ndarray,  # (k, 4) all rows that follow
@@ -281,10 +281,10 @@ def thinned(
     keep = lambda x: x[x[:, 0] % step == 0]
     return np.concatenate([keep(history), keep(new)])
 
-# %% ../nbs/14_watch.ipynb #7f1a23c7
+# %% ../nbs/14_watch.ipynb #073224aa
 SIDES = ("up", "down")
 
-# %% ../nbs/14_watch.ipynb #7cf4c68e
+# %% ../nbs/14_watch.ipynb #0540a529
 class RateWatch:
     "Alarms on a stream of yes and no, when its rate leaves an interval"
     def __init__(
@@ -332,7 +332,7 @@ class RateWatch:
         for i, side in enumerate(SIDES):
             if passed[-1, i]: self.alarms[side] = (after.n, after.onset(i))
 
-# %% ../nbs/14_watch.ipynb #fe64f5a2
+# %% ../nbs/14_watch.ipynb #97c6ad52
 def check_watch_options(
     delta: float,
     window: int,
@@ -346,7 +346,7 @@ def check_watch_options(
         raise ValueError(f"window: found {window!r}, expected a whole number, 1 or more")
     return float(delta), int(window)
 
-# %% ../nbs/14_watch.ipynb #0d768e40
+# %% ../nbs/14_watch.ipynb #2ce84cb4
 class Watch:
     "Is the share of inputs beyond the threshold what it was on fresh in-domain data?"
     def __init__(
@@ -432,7 +432,7 @@ class Watch:
         name, alarm = type(self.calibrator).__name__, self.alarm or "none"
         return f"Watch({name}, delta={self.delta}, rows={self.rate.n}, alarm={alarm})"
 
-# %% ../nbs/14_watch.ipynb #99f5ae86
+# %% ../nbs/14_watch.ipynb #37a7296d
 def _mark_alarm(
     ax: "Axes",
     alarm_at: int | None,
@@ -440,7 +440,7 @@ def _mark_alarm(
     "A line where the alarm was raised"
     if alarm_at is not None: ax.axvline(alarm_at, color="0.3", lw=1, ls=":", zorder=1)
 
-# %% ../nbs/14_watch.ipynb #eb9f61e5
+# %% ../nbs/14_watch.ipynb #ef69b2e8
 def plot_rate(
     ax: "Axes",
     n: np.ndarray,  # (m,) rows so far, 1 or more
@@ -461,7 +461,7 @@ def plot_rate(
     ax.legend(frameon=False, fontsize=8)
     dress(ax, "rows", r"share beyond $\theta$")
 
-# %% ../nbs/14_watch.ipynb #e9cc1726
+# %% ../nbs/14_watch.ipynb #e637e296
 def plot_evidence(
     ax: "Axes",
     n: np.ndarray,  # (m,) rows so far
@@ -482,7 +482,7 @@ def plot_evidence(
     ax.legend(frameon=False, fontsize=8)
     dress(ax, "rows", r"$\log_{10}$ of the e-value")
 
-# %% ../nbs/14_watch.ipynb #e6e242aa
+# %% ../nbs/14_watch.ipynb #acb14c09
 def plot_p_values(
     ax: "Axes",
     p: Sequence[float],  # (10,) shares of recent p-values
@@ -497,7 +497,7 @@ def plot_p_values(
     ax.legend(frameon=False, fontsize=8)
     dress(ax, "p-value", "share of rows")
 
-# %% ../nbs/14_watch.ipynb #b0b1d2c7
+# %% ../nbs/14_watch.ipynb #833a69b0
 def plot_watch(
     watch: Watch,  # one that has seen a row
 ) -> "Figure":
@@ -513,14 +513,14 @@ def plot_watch(
     plot_p_values(axs[2], report.p, report.reference_p)
     return fig
 
-# %% ../nbs/14_watch.ipynb #fedaf0c1
+# %% ../nbs/14_watch.ipynb #33881b6d
 def fingerprint(
     calibrator: Calibrator,  # fitted
 ) -> str:  # 64 hexadecimal digits
     "A hash of class, options and state"
     return checksum({}, {k: v.cpu() for k, v in calibrator.state_dict().items()})
 
-# %% ../nbs/14_watch.ipynb #46823d9e
+# %% ../nbs/14_watch.ipynb #711d8e73
 def _own_tensor(
     x: np.ndarray,
 ) -> Tensor:
@@ -528,10 +528,10 @@ def _own_tensor(
     given = torch.from_numpy(np.ascontiguousarray(x))
     return torch.empty(given.shape, dtype=given.dtype).copy_(given)
 
-# %% ../nbs/14_watch.ipynb #ba84b0d9
+# %% ../nbs/14_watch.ipynb #1a0ff653
 STATE = ("stake", "least", "least_at")  # of the evidence
 
-# %% ../nbs/14_watch.ipynb #ab34f66e
+# %% ../nbs/14_watch.ipynb #e08fd050
 def packed_watch(
     watch: Watch,
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -545,10 +545,10 @@ def packed_watch(
         recent_u=watch.recent_u, recent_p=watch.recent_p)
     return header, {k: _own_tensor(v) for k, v in arrays.items()}
 
-# %% ../nbs/14_watch.ipynb #cd46d213
+# %% ../nbs/14_watch.ipynb #ec0afb14
 AnyWatch = TypeVar("AnyWatch", bound=Watch)
 
-# %% ../nbs/14_watch.ipynb #99de6a27
+# %% ../nbs/14_watch.ipynb #e5563014
 def restored(
     kind: type[AnyWatch],
     header: dict[str, Any],  # what `packed_watch` made
@@ -573,7 +573,7 @@ def restored(
     watch.recent_u, watch.recent_p = arrays["recent_u"], arrays["recent_p"]
     return watch
 
-# %% ../nbs/14_watch.ipynb #f77ff912
+# %% ../nbs/14_watch.ipynb #3a779ca9
 def unpacked_watch(
     kind: type[AnyWatch],
     path: str | Path,  # for the error
