@@ -1,0 +1,332 @@
+"A network becomes a classifier that may abstain, and stays as it was."
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from u2c.artifact import ArtifactError, pack, read_file, write_file
+from u2c.classifier import Featurizer, U2CClassifier, backbone_hash, find_layer, load, methods, watched
+from u2c.core import Outputs, seeded
+from u2c.rank import Combined
+from u2c.scorers import make_scorer
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # tiny random data draw every warning there is
+
+
+def small_net(seed=0, c=4):
+    with seeded(seed):
+        return nn.Sequential(nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Dropout(0.5), nn.Linear(24, c))
+
+
+def images(n, seed=0, c=4):
+    g = torch.Generator().manual_seed(seed)
+    y = torch.arange(n) % c
+    return torch.randn(n, 1, 6, 6, generator=g) + y[:, None, None, None], y
+
+
+net = small_net()
+x, y = images(80)
+new, _ = images(30, 1)
+
+
+@pytest.fixture(scope="module")
+def clf():
+    return U2CClassifier(net, classes=list("abcd")).fit((x, y))
+
+
+def state_of(model):
+    "All that must not change"
+    hooks = [(len(m._forward_hooks), len(m._forward_pre_hooks), m.training) for m in model.modules()]
+    grads = [(p.requires_grad, p.grad) for p in model.parameters()]
+    return hooks, grads, {k: v.clone() for k, v in model.state_dict().items()}
+
+
+def same(a, b):
+    return a[:2] == b[:2] and a[2].keys() == b[2].keys() and all(torch.equal(a[2][k], b[2][k]) for k in a[2])
+
+
+@pytest.mark.parametrize("mode", ["train", "eval", "mixed"])
+def test_the_network_is_left_as_it_was(mode, tmp_path):
+    model = small_net(1).train(mode != "eval")
+    if mode == "mixed": model[1].eval()
+    model[0].weight.requires_grad_(False)
+    handle = model[6].register_forward_hook(lambda *a: None)
+    before, random = state_of(model), torch.get_rng_state()
+    clf = U2CClassifier(model, "knn").fit((x, y))
+    clf.predict(new), clf.explain(new[0]), clf.save(tmp_path / "a.u2c"), load(tmp_path / "a.u2c", model)
+    for wrong in (lambda: clf.predict(new * torch.nan), lambda: clf.fit((x, y + 1)), lambda: clf.predict(torch.zeros(2, 3, 6, 6))):
+        with pytest.raises(Exception): wrong()
+    assert same(before, state_of(model)) and torch.equal(random, torch.get_rng_state())
+    assert model(new).requires_grad  # training can go on
+    handle.remove()
+
+
+def test_an_error_inside_of_the_network_leaves_no_hook():
+    class Breaks(nn.Module):
+        def forward(self, x): raise RuntimeError("in the middle")
+
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 5), Breaks(), nn.Linear(5, 4)).train()
+    before = state_of(model)
+    with pytest.raises(RuntimeError, match="in the middle"): Featurizer(model).outputs(x)
+    assert same(before, state_of(model))
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.integers(1, 90), st.integers(1, 30))
+def test_batches_of_any_size_give_the_same(batch, n):
+    clf = U2CClassifier(net, "knn")
+    a, b = clf.outputs((x[:n], y[:n]), batch), clf.outputs((x[:n], y[:n]), 1000)
+    torch.testing.assert_close(a.features, b.features)
+    torch.testing.assert_close(a.logits, b.logits)
+    assert torch.equal(a.labels, b.labels)
+
+
+def test_forms_of_images(clf):
+    p = clf.predict_proba(new)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(new), 7)
+    forms = new.numpy(), list(new), tuple(new.numpy()), [new[:20], new[20:]], loader, (b for b in new.split(4)), new.double(), clf.outputs(new), new.numpy()[::-1][::-1]
+    for form in forms: torch.testing.assert_close(clf.predict_proba(form), p)
+    torch.testing.assert_close(clf.predict_proba(new[3]), p[3:4])
+    torch.testing.assert_close(clf.predict_proba(new[3].numpy()), p[3:4])
+
+
+@pytest.mark.parametrize("shape, layers", [((36,), [nn.Linear(36, 4)]), ((6, 6), [nn.Flatten(), nn.Linear(36, 4)])])
+def test_one_input_of_any_shape_is_a_batch_of_one(shape, layers):
+    data, fresh = x.reshape(80, *shape), new.reshape(30, *shape)
+    clf = U2CClassifier(nn.Sequential(*layers), "maxlogit").fit((data, y))
+    torch.testing.assert_close(clf.predict_proba(fresh[5]), clf.predict_proba(fresh)[5:6])
+
+
+@pytest.mark.parametrize("method", methods)
+@pytest.mark.parametrize("scorer", ["maxlogit", "ash", "knn", "mahalanobis", "combined", "some"])
+def test_saved_and_loaded_predicts_to_the_bit(method, scorer, tmp_path):
+    some = Combined(["ash", make_scorer("knn", k=3)])
+    options = {"steps": 30} if "u2c" in method else {}
+    clf = U2CClassifier(net, some if scorer == "some" else scorer, method, 0.9, unknown="?", **options).fit((x, y))
+    clf.save(tmp_path / "a.u2c")
+    back = load(tmp_path / "a.u2c", net)
+    assert torch.equal(back.predict_proba(new), clf.predict_proba(new)) and back.predict(new) == clf.predict(new)
+    assert torch.equal(back.p_values(new), clf.p_values(new)) and str(back) == str(clf)
+    again = back.fit((x, y))  # and learns anew
+    assert torch.equal(again.predict_proba(new), clf.predict_proba(new))
+
+
+def test_a_scorer_that_was_passed_stays_as_it_was():
+    ash = make_scorer("ash")
+    U2CClassifier(net, Combined([ash, "maxlogit"])).fit((x, y))
+    assert ash.weight is None and ash.tau is None
+
+
+def test_p_values_are_uniform_in_domain_and_small_far_away():
+    clf = U2CClassifier(net, "mahalanobis").fit(images(2000, 3))
+    p = clf.p_values(images(2000, 4)[0])
+    assert abs(p.mean() - 0.5) < 0.03 and abs((p < 0.1).double().mean() - 0.1) < 0.03
+    assert (clf.p_values(100 * torch.randn(50, 1, 6, 6, generator=torch.Generator().manual_seed(0))) < 0.01).double().mean() > 0.9
+
+
+def test_explanations_agree_with_predictions(clf):
+    for image, answer, row in zip(new, clf.predict(new), clf.predict_proba(new)):
+        e = clf.explain(image)
+        assert e.answer == answer and e.abstains == (answer == "unknown")
+        assert e.top[0][1] == pytest.approx(row.max().item(), abs=1e-5)
+        assert str(answer) in str(e) or e.abstains
+
+
+WRONG = {
+    "label named by row": (lambda c: c.fit([(x[:10], y[:10]), (x[10:20], torch.full((10,), 7))]), "labels: found 7 in row 10, expected 0..3"),
+    "negative label": (lambda c: c.fit((x, y - 1)), "labels: found -1 in row 0, expected 0..3"),
+    "abstain label in fit": (lambda c: c.fit((x, y + 1)), "labels: found 4 in row 3, expected 0..3"),
+    "fractions": (lambda c: c.fit((x, y + 0.5)), "labels: found"),
+    "one-hot": (lambda c: c.fit([(x, nn.functional.one_hot(y))]), "labels: found shape (80, 4) with 80 images from row 0 on"),
+    "too few labels": (lambda c: c.fit((x, y[:-1])), "labels: found 79, expected 80"),
+    "no labels": (lambda c: c.fit(x), "labels: found None"),
+    "nothing": (lambda c: c.fit([]), "images: found none"),
+    "nan": (lambda c: c.predict(torch.cat([new, new[:1] * torch.nan])), "images: found nan or inf in row 30"),
+    "text": (lambda c: c.predict([["a"]]), "images: found"),
+    "picture": (lambda c: c.predict(Path("a.png")), "expected a tensor, or preprocess="),
+    "names": (lambda c: U2CClassifier(net, classes=["a"]).fit((x, y)), "classes: found 1 names, expected 4"),
+    "unknown": (lambda c: U2CClassifier(net, classes=["unknown"]), "unknown: found 'unknown', which is a class"),
+    "method": (lambda c: U2CClassifier(net, method="x"), "method: found 'x', expected one of rank"),
+    "alpha": (lambda c: U2CClassifier(net, alpha=2), "alpha: found 2"),
+    "layer": (lambda c: U2CClassifier(net, layer="0").fit((x, y)), "layer: found '0', expected the name of a linear layer, such as '6'"),
+    "preprocess": (lambda c: U2CClassifier(net, preprocess={"size": 3}), "preprocess: found ['size']"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_input_is_named_and_changes_nothing(name, clf):
+    before = clf.predict_proba(new)
+    with pytest.raises((ValueError, TypeError)) as e: WRONG[name][0](clf)
+    assert WRONG[name][1] in str(e.value)
+    assert torch.equal(clf.predict_proba(new), before)
+
+
+def test_names_come_from_the_loaders_data_set():
+    data = torch.utils.data.TensorDataset(x, y)
+    data.classes = ["zero", "one", "two", "three"]
+    loader = torch.utils.data.DataLoader(data, 16)
+    assert set(U2CClassifier(net, "maxlogit").fit(loader).predict(new)) <= {*data.classes, "unknown"}
+    data.classes = data.classes[:2]
+    with pytest.raises(ValueError, match="classes: found 2 names in the loader's data set, expected 4"):
+        U2CClassifier(net, "maxlogit").fit(loader)
+
+
+def test_threads_do_not_hear_each_other(clf):
+    expected = clf.predict_proba(new)
+    failed = []
+
+    def run():
+        for _ in range(20):
+            try: assert torch.allclose(clf.predict_proba(new), expected, atol=1e-5)
+            except Exception as e: failed.append(e)
+
+    net.eval()
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for t in threads: t.start()
+    for t in threads: t.join()
+    net.train()
+    assert not failed
+
+
+def test_half_precision_and_double():
+    for dtype in (torch.bfloat16, torch.float64):
+        model = small_net().to(dtype)
+        out = Featurizer(model).outputs(x)
+        assert out.logits.dtype == (torch.float32 if dtype == torch.bfloat16 else dtype)
+        assert U2CClassifier(model, "maxlogit").fit((x, y)).predict_proba(new).shape == (30, 5)
+
+
+def test_wrappers_are_looked_through(clf, tmp_path):
+    clf.save(tmp_path / "a.u2c")
+    wrapped = nn.DataParallel(net)
+    assert torch.equal(load(tmp_path / "a.u2c", wrapped).predict_proba(new), clf.predict_proba(new))
+    assert backbone_hash(wrapped) == backbone_hash(net) != backbone_hash(small_net(1))
+
+
+def test_named_layers_and_other_answers():
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.flat, self.a, self.b = nn.Flatten(), nn.Linear(36, 3), nn.Linear(36, 4)
+
+        def forward(self, x): return {"a": self.a(self.flat(x)), "b": self.b(input=self.flat(x))}
+
+    with pytest.raises(ValueError, match="Named, which returns a dict, no tensor, expected the layer that gives the logits, as layer=NAME: 'a', 'b'"):
+        U2CClassifier(Named()).fit((x, y))
+    assert U2CClassifier(Named(), "ash", layer="b").fit((x, y)).predict_proba(new).shape == (30, 5)
+
+    class Transformers(Named):
+        def forward(self, x):
+            class Answer: logits = self.b(self.flat(x))
+            return Answer()
+
+    assert find_layer(Transformers(), x[:3]) == "b"
+
+    class Shared(Named):  # one head, called twice
+        def forward(self, x): return self.b(self.flat(x)) + self.b(self.flat(x))
+
+    with pytest.raises(ValueError, match="whose output is not that of a linear layer that it calls"):
+        U2CClassifier(Shared()).fit((x, y))
+    with pytest.raises(ValueError, match="found 2 calls for 64 images of 'b', expected one"):
+        U2CClassifier(Shared(), layer="b").fit((x, y))
+
+
+def test_models_that_end_in_a_convolution_say_what_to_pass():
+    model = nn.Sequential(nn.Conv2d(1, 4, 6), nn.Flatten())
+    with pytest.raises(ValueError, match=r"expected one that ends in nn.Linear, or layer=NAME of one that ran: none"):
+        U2CClassifier(model).fit((x, y))
+
+
+def test_a_wrong_file_or_network_has_one_clear_error(clf, tmp_path):
+    clf.save(tmp_path / "a.u2c", card=True)
+    assert "| validation | 80 |" in (tmp_path / "a.u2c.md").read_text()
+    with pytest.raises(ArtifactError, match="those that a.u2c was calibrated with"): load(tmp_path / "a.u2c", small_net(1))
+    with pytest.raises(ValueError, match="model: found None, expected the network itself"): load(tmp_path / "a.u2c")
+    write_file(tmp_path / "b.u2c", "calibrator", *pack(clf.calibrator))
+    with pytest.raises(ArtifactError, match="kind 'calibrator', expected one of kind 'classifier'"): load(tmp_path / "b.u2c", net)
+
+
+json_like = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.lists(st.integers(), max_size=2) | st.dictionaries(st.text(max_size=3), st.integers(), max_size=2)
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(st.data())
+def test_a_made_up_header_gives_a_classifier_or_one_kind_of_error(clf, tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("forged")
+    clf.save(folder / "a.u2c")
+    header, tensors = read_file(folder / "a.u2c", "classifier")
+    header[data.draw(st.sampled_from(sorted(header)))] = data.draw(json_like)
+    if data.draw(st.booleans()): tensors.pop(data.draw(st.sampled_from(sorted(tensors))))
+    write_file(folder / "b.u2c", "classifier", header, tensors)
+    try: back = load(folder / "b.u2c", net)
+    except ArtifactError: return
+    assert isinstance(back, U2CClassifier)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.data())
+def test_a_damaged_file_is_refused_or_the_same(clf, tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("damaged")
+    clf.save(folder / "a.u2c")
+    good = (folder / "a.u2c").read_bytes()
+    place = data.draw(st.integers(0, len(good) - 1))
+    cut = good[:place]
+    if data.draw(st.booleans()): cut += bytes([good[place] ^ data.draw(st.integers(1, 255))]) + good[place + 1:]
+    (folder / "a.u2c").write_bytes(cut)
+    try: back = load(folder / "a.u2c", net)
+    except ArtifactError: return
+    assert torch.equal(back.predict_proba(new), clf.predict_proba(new))
+
+
+def test_a_plain_network_imports_no_vision_library(tmp_path):
+    code = """
+import sys, torch
+from torch import nn
+from u2c.classifier import U2CClassifier, load
+x, y = torch.randn(60, 36), torch.arange(60) % 3
+net = nn.Linear(36, 3)
+clf = U2CClassifier(net).fit((x, y))
+clf.predict(x)
+clf.save("a.u2c", card=True)
+load("a.u2c", net)
+print([m for m in ("timm", "torchvision", "PIL", "pandas", "matplotlib", "sklearn", "papermill") if m in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+def test_torchvision_and_timm_heads_with_random_weights():
+    import timm
+    import torchvision
+    picture = torch.rand(2, 3, 64, 64)
+    resnet = torchvision.models.resnet18(num_classes=7)
+    out = Featurizer(resnet).outputs(picture)
+    assert out.features.shape == (2, 512) and find_layer(resnet, picture) == "fc"
+    for name in ("test_byobnet", "test_mambaout", "test_vit4"):
+        model = timm.create_model(name, num_classes=7)
+        picture = torch.rand(2, 3, 160, 160)
+        assert model.get_submodule(find_layer(model, picture)) is model.get_classifier()
+    with pytest.raises(ValueError, match="is not that of a linear layer"):
+        find_layer(timm.create_model("test_resnet", num_classes=0), torch.rand(2, 3, 160, 160))
+
+
+def test_hooks_note_matrices_only_and_are_taken_off():
+    with watched(net, ["0", "6"]) as calls: net(x[:3])
+    assert [call.layer for call in calls] == ["6"]
+    assert not any(m._forward_hooks for m in net.modules())
+    assert isinstance(np.asarray(calls[0].input.detach()), np.ndarray)
+
+
+def test_outputs_say_what_they_are(clf):
+    assert isinstance(clf.outputs(new), Outputs) and clf.outputs(new).labels is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert clf.evaluate((x, torch.full_like(y, 4)), "strange").keys() == {"rows", "rejected", "err", "ece", "nll"}
