@@ -59,7 +59,7 @@ def test_every_rival_rejects_as_many_rows_of_va_as_rc(records):
     va = records[records.dataset.str.endswith("-va")]
     free = ["openmax_itself", "u2c", "u2c_linear"]  # at their own rejection
     tuned = va[~va.method.isin(free)]
-    assert tuned.abstain.between(0.045, 0.0505).all()
+    assert tuned.abstain.between(0.045, 0.0525).all()  # one network has no conformal level that rejects fewer
     exact = tuned[tuned.method != "conformal"]  # whose levels are steps of several rows
     assert np.allclose(exact.abstain, 0.05, atol=6e-4)
 

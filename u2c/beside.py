@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['FLOOR', 'METRICS', 'LOSSES', 'REFERENCE', 'SHARES', 'Probs', 'package', 'Detector', 'OpenMaxScore', 'OpenMax',
            'Given', 'set_sizes', 'highest_level', 'tempered', 'Conformal', 'Method', 'rivals', 'part', 'all_methods',
-           'fitted', 'rejected_share', 'measured', 'losses', 'in_turn', 'Answers', 'mean_losses', 'answers', 'mixed',
-           'errors_of', 'records_of', 'seconds', 'times', 'compare_methods', 'Part', 'fit_part', 'subsets',
-           'combined_scores', 'compare_combinations', 'compare_networks', 'replace_records', 'short',
+           'known_warnings', 'fitted', 'rejected_share', 'measured', 'losses', 'in_turn', 'Answers', 'mean_losses',
+           'answers', 'mixed', 'errors_of', 'records_of', 'seconds', 'times', 'compare_methods', 'Part', 'fit_part',
+           'subsets', 'combined_scores', 'compare_combinations', 'compare_networks', 'replace_records', 'short',
            'published_comparison', 'command_line', 'main']
 
-# %% ../nbs/34_beside.ipynb #2074bbc4
+# %% ../nbs/34_beside.ipynb #465080e3
 import argparse
 import importlib
 import itertools
@@ -18,6 +18,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.resources import as_file, files
 from pathlib import Path
 from types import ModuleType
@@ -44,7 +45,7 @@ from .scorers import Scorer, make_scorer
 from .temperature import fit_temperature
 from .unified import U2C
 
-# %% ../nbs/34_beside.ipynb #469a6a51
+# %% ../nbs/34_beside.ipynb #312a6a8a
 def package(
     name: str,  # of a module, such as "mapie.classification"
 ) -> ModuleType:
@@ -54,7 +55,7 @@ def package(
         expected = 'expected its package, as pip install "u2c[beside]" brings'
         raise ImportError(f"{name}: found {e}, {expected}") from e
 
-# %% ../nbs/34_beside.ipynb #da3daefd
+# %% ../nbs/34_beside.ipynb #01e44c2c
 class Detector(Scorer):
     "A detector of pytorch-ood that learns nothing, as a score"
     _held_out = "itself"  # see `u2c.held_out`
@@ -72,7 +73,7 @@ class Detector(Scorer):
         detector = getattr(package("pytorch_ood.detector"), self.detector)(None)
         return detector.predict_logits(widen(x.logits) / (self.tau if self.tempered else 1))
 
-# %% ../nbs/34_beside.ipynb #d6d2393d
+# %% ../nbs/34_beside.ipynb #bbf09faa
 class OpenMaxScore(Scorer):
     "OpenMax's probability of the unknown class; not for saving: its layer is no buffer"
     layer: Any = None
@@ -92,7 +93,7 @@ class OpenMaxScore(Scorer):
 
     def _score(self, x: Outputs) -> Tensor: return self.probabilities(x)[:, -1]
 
-# %% ../nbs/34_beside.ipynb #2a3e682a
+# %% ../nbs/34_beside.ipynb #8c475e2f
 class OpenMax:
     "OpenMax's own probabilities, at whatever rejection comes of them"
     def fit(self, va: Outputs) -> Self:
@@ -101,7 +102,7 @@ class OpenMax:
 
     def predict_proba(self, x: Outputs) -> Tensor: return self.scorer.probabilities(x)
 
-# %% ../nbs/34_beside.ipynb #8a8f77a6
+# %% ../nbs/34_beside.ipynb #703c5582
 class Given(ClassifierMixin, BaseEstimator):
     "A classifier, to scikit-learn, whose inputs are the probabilities themselves"
     def __init__(self, classes: int = 2): self.classes = classes
@@ -115,7 +116,7 @@ class Given(ClassifierMixin, BaseEstimator):
 
     def predict_proba(self, X: np.ndarray) -> np.ndarray: return X
 
-# %% ../nbs/34_beside.ipynb #20683e08
+# %% ../nbs/34_beside.ipynb #0e420015
 def set_sizes(
     va: tuple[np.ndarray, np.ndarray],  # (n, c) probabilities, (n,) labels
     p: np.ndarray,  # (m, c) probabilities of other rows
@@ -126,7 +127,7 @@ def set_sizes(
     model = mapie.SplitConformalClassifier(Given(p.shape[1]), list(levels), prefit=True)
     return model.conformalize(*va).predict_set(p)[1].sum(1)
 
-# %% ../nbs/34_beside.ipynb #c60c85bb
+# %% ../nbs/34_beside.ipynb #e8dfd228
 def highest_level(
     va: tuple[np.ndarray, np.ndarray],  # (n, c) probabilities, (n,) labels
     rejected: int,  # rows of va that may be rejected
@@ -146,7 +147,7 @@ def highest_level(
         low, high = levels[good[-1]], levels[min(good[-1] + 1, points - 1)]
     return float(low)
 
-# %% ../nbs/34_beside.ipynb #53d4e492
+# %% ../nbs/34_beside.ipynb #6dfbaee8
 def tempered(
     x: Outputs,
     tau: float | Tensor,
@@ -154,7 +155,7 @@ def tempered(
     "The tempered softmax"
     return (widen(x.logits).double() / tau).softmax(1).cpu().numpy()
 
-# %% ../nbs/34_beside.ipynb #32229ded
+# %% ../nbs/34_beside.ipynb #a0f5909a
 class Conformal(RejectOrClassify):
     "Conformal abstention: answer where a set of MAPIE's holds just one class; not for saving"
     def __init__(
@@ -179,14 +180,14 @@ class Conformal(RejectOrClassify):
         score = torch.where(torch.from_numpy(one).to(x.device), -torch.inf, torch.inf)
         return super().extended_logits(x, score)
 
-# %% ../nbs/34_beside.ipynb #3fc371a4
+# %% ../nbs/34_beside.ipynb #e53f3b44
 class Method(Protocol):
     "What is compared"
     def fit(self, va: Outputs) -> Any: ...
 
     def predict_proba(self, x: Outputs) -> Tensor: ...
 
-# %% ../nbs/34_beside.ipynb #59e973c5
+# %% ../nbs/34_beside.ipynb #5b0a8181
 def rivals(
     tau: float,  # the temperature
     alpha: float = 0.95,
@@ -203,7 +204,7 @@ def rivals(
         "openmax_itself": [OpenMax()],
         "conformal": [Conformal(alpha, tau)]}
 
-# %% ../nbs/34_beside.ipynb #1adc74b3
+# %% ../nbs/34_beside.ipynb #952f6a3b
 def part(
     name: str,  # of `SCORERS`
     head: tuple[Tensor, Tensor],  # the network's last layer, for ASH
@@ -211,7 +212,7 @@ def part(
     "One of the paper's scores"
     return make_scorer(name, **({"head": head} if name == "ash" else {}))
 
-# %% ../nbs/34_beside.ipynb #430ea26e
+# %% ../nbs/34_beside.ipynb #adc23fff
 def all_methods(
     head: tuple[Tensor, Tensor],  # the network's last layer
     tau: float,  # the temperature
@@ -226,19 +227,24 @@ def all_methods(
         "u2c_rank": [RankU2C(s, alpha, temperature=tau) for s in scores],
         "u2c_rank_combined": [RankU2C("combined", alpha, temperature=tau)]}
 
-# %% ../nbs/34_beside.ipynb #702da5bf
+# %% ../nbs/34_beside.ipynb #405d09b1
+@contextmanager
+def known_warnings() -> Iterator[None]:
+    "Pass over what the paper's recipes warn of on networks that are known to be so"
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "U2C: .* tau_u has not learned")
+        warnings.filterwarnings("ignore", "ash: .* of the features are negative")
+        yield
+
+# %% ../nbs/34_beside.ipynb #00632324
 def fitted(
     methods: Mapping[str, Sequence[Method]],
     va: Outputs,  # in-domain validation data
 ) -> dict[str, list[Method]]:
     "Each of them fitted on va"
-    with warnings.catch_warnings():
-        # the reproduction says both of the paper's recipes, too
-        warnings.filterwarnings("ignore", "U2C: .* tau_u has not learned")
-        warnings.filterwarnings("ignore", "ash: .* of the features are negative")
-        return {name: [m.fit(va) for m in ms] for name, ms in methods.items()}
+    with known_warnings(): return {name: [m.fit(va) for m in ms] for name, ms in methods.items()}
 
-# %% ../nbs/34_beside.ipynb #d5475db7
+# %% ../nbs/34_beside.ipynb #1d03a5d4
 def rejected_share(
     method: Method,  # fitted
     va: Outputs,  # on this
@@ -249,12 +255,12 @@ def rejected_share(
     else: p = method.predict_proba(va)
     return (p.argmax(1) == va.n_classes).double().mean().item()
 
-# %% ../nbs/34_beside.ipynb #0e9bdb7d
+# %% ../nbs/34_beside.ipynb #08436f7e
 FLOOR = 1e-6  # added to probabilities before their log
 METRICS = ("err", "ece", "ece_apart", "nll", "brier", "aurc", "abstain")
 LOSSES = ("err", "nll", "brier")  # those that are means over rows
 
-# %% ../nbs/34_beside.ipynb #9b0bb317
+# %% ../nbs/34_beside.ipynb #4e4a54fa
 def measured(
     probs: Tensor,  # (n, c+1)
     labels: Tensor | None,  # (n,)
@@ -267,7 +273,7 @@ def measured(
         brier=brier(p, y), aurc=aurc(-top, answer != y),
         abstain=(p.argmax(1) == p.shape[1] - 1).double().mean().item())
 
-# %% ../nbs/34_beside.ipynb #4684f483
+# %% ../nbs/34_beside.ipynb #8e58ce40
 def losses(
     probs: Tensor,  # (n, c+1)
     labels: Tensor | None,  # (n,)
@@ -279,7 +285,7 @@ def losses(
     square = p.double().square().sum(1) - 2 * right + 1
     return torch.stack([wrong, -(right + FLOOR).log(), square], 1).numpy()
 
-# %% ../nbs/34_beside.ipynb #84184f7f
+# %% ../nbs/34_beside.ipynb #7b602aba
 def in_turn(
     n: int,  # rows that there are
     count: int,  # rows wanted
@@ -287,12 +293,12 @@ def in_turn(
     "Rows taken in turn, evenly if they are fewer than all"
     return np.arange(count) * n // count if count else np.arange(0)
 
-# %% ../nbs/34_beside.ipynb #a89fad74
+# %% ../nbs/34_beside.ipynb #9f459a1e
 REFERENCE = "u2c_rank_combined"  # what the others are compared with
 SHARES = (0.1, 0.5, 0.9)  # of unknown inputs in a mixture
 Probs = dict[str, list[Tensor]]  # method -> (n, c+1), one for each score
 
-# %% ../nbs/34_beside.ipynb #32a1291d
+# %% ../nbs/34_beside.ipynb #05b201ca
 class Answers(NamedTuple):
     "What every method says about the rows of a data set, or of a mixture"
     probs: Probs
@@ -300,7 +306,7 @@ class Answers(NamedTuple):
     draws: dict[str, np.ndarray]  # method -> (resamples, 3) mean losses; empty if not asked
     sources: int  # that were resampled
 
-# %% ../nbs/34_beside.ipynb #8252c5a3
+# %% ../nbs/34_beside.ipynb #75647b9a
 def mean_losses(
     probs: Probs,
     labels: Tensor | None,  # (n,)
@@ -310,7 +316,7 @@ def mean_losses(
     by_row = {m: np.mean([losses(p, labels) for p in ps], 0) for m, ps in probs.items()}
     return {m: weights @ x / weights.sum(1, keepdims=True) for m, x in by_row.items()}
 
-# %% ../nbs/34_beside.ipynb #df77eca3
+# %% ../nbs/34_beside.ipynb #74a9e925
 def answers(
     models: Mapping[str, Sequence[Method]],  # fitted
     x: Outputs,  # labelled
@@ -325,7 +331,7 @@ def answers(
     draws = mean_losses(probs, y, resample_weights(source, resamples))
     return Answers(probs, y, draws, len(np.unique(source)))
 
-# %% ../nbs/34_beside.ipynb #c66d3477
+# %% ../nbs/34_beside.ipynb #d89da037
 def mixed(
     parts: Sequence[Answers],  # the in-domain data set first
     share: float,  # of unknown inputs, shared by the other data sets alike
@@ -344,7 +350,7 @@ def mixed(
     draws = {m: drawn(m) for m in first.draws}
     return Answers(probs, labels, draws, min(a.sources for a in parts))
 
-# %% ../nbs/34_beside.ipynb #31df3506
+# %% ../nbs/34_beside.ipynb #72977604
 def errors_of(
     a: Answers,
     method: str,
@@ -355,7 +361,7 @@ def errors_of(
     found |= {f"{m}_change_se": change[:, i] for i, m in enumerate(LOSSES)}
     return {k: standard_error(d, a.sources) for k, d in found.items()} | {"sources": a.sources}
 
-# %% ../nbs/34_beside.ipynb #3027dcd0
+# %% ../nbs/34_beside.ipynb #c64e2981
 def records_of(
     a: Answers,
     dataset: str,  # its name
@@ -368,7 +374,7 @@ def records_of(
         name = dict(dataset=dataset, group=group, method=method)
         yield name | row | (errors_of(a, method) if a.draws else {})
 
-# %% ../nbs/34_beside.ipynb #86e97db4
+# %% ../nbs/34_beside.ipynb #639a3602
 def seconds(
     methods: Sequence[Method],  # not fitted yet
     va: Outputs,
@@ -385,7 +391,7 @@ def seconds(
     fit, predict = np.min([once() for _ in range(repeats)], 0) / len(methods)
     return float(fit), float(predict)
 
-# %% ../nbs/34_beside.ipynb #65ccc609
+# %% ../nbs/34_beside.ipynb #a3ddf16b
 def times(
     methods: Mapping[str, Sequence[Method]],  # not fitted yet
     va: Outputs,
@@ -399,7 +405,7 @@ def times(
             for k, (f, p) in found.items()]
     return pd.DataFrame(rows)
 
-# %% ../nbs/34_beside.ipynb #21a7dda2
+# %% ../nbs/34_beside.ipynb #d159d7d3
 def compare_methods(
     outputs: Mapping[str, Outputs],  # va first, then te
     groups: Mapping[str, str],  # data set -> group
@@ -419,7 +425,7 @@ def compare_methods(
     methods = {k: ms for k, ms in methods.items() if only is None or k in only}
     models = fitted(methods, va)
     def share(ms: Sequence[Method]) -> float:
-        return float(np.mean([rejected_share(m, va) for m in ms]))
+        with known_warnings(): return float(np.mean([rejected_share(m, va) for m in ms]))
     rows: list[dict[str, Any]] = [
         dict(dataset=first, group=groups[first], method=name, abstain=share(ms))
         for name, ms in models.items()]
@@ -435,7 +441,7 @@ def compare_methods(
     taken = times(methods, va, te).assign(dataset=second)
     return records.merge(taken, "left", ["dataset", "method"])
 
-# %% ../nbs/34_beside.ipynb #3465332d
+# %% ../nbs/34_beside.ipynb #4f626d36
 class Part(NamedTuple):
     "One score of a network, as it goes into combinations"
     scorer: Scorer  # fitted
@@ -447,7 +453,7 @@ class Part(NamedTuple):
         u = self.scorer.score(x)
         return u, -p_value(u, self.u.double().sort().values).log()
 
-# %% ../nbs/34_beside.ipynb #268f52d2
+# %% ../nbs/34_beside.ipynb #36fccbb3
 def fit_part(
     scorer: Scorer,  # not fitted yet
     va: Outputs,  # in-domain validation data
@@ -457,14 +463,14 @@ def fit_part(
     doubt = combined_held_out(Combined([scorer]), va, tau)
     return Part(own_copy(scorer).fit(va, tau), held_out_scores(scorer, va, tau), doubt)
 
-# %% ../nbs/34_beside.ipynb #000ee6ec
+# %% ../nbs/34_beside.ipynb #66fd822d
 def subsets(
     names: Sequence[str] = SCORERS,
 ) -> list[tuple[str, ...]]:
     "Every choice of one or more, the small ones first"
     return [s for k in range(len(names)) for s in itertools.combinations(names, k + 1)]
 
-# %% ../nbs/34_beside.ipynb #22676a9d
+# %% ../nbs/34_beside.ipynb #3eeafe13
 def combined_scores(
     found: Mapping[str, tuple[Tensor, Tensor]],  # part -> scores, minus their log p-values
     subset: Sequence[str],
@@ -473,7 +479,7 @@ def combined_scores(
     if len(subset) == 1: return found[subset[0]][0]
     return torch.stack([found[s][1] for s in subset]).sum(0)
 
-# %% ../nbs/34_beside.ipynb #70d2b1d4
+# %% ../nbs/34_beside.ipynb #cb463f3c
 def compare_combinations(
     outputs: Mapping[str, Outputs],  # va first, then te
     groups: Mapping[str, str],  # data set -> group
@@ -483,8 +489,7 @@ def compare_combinations(
     "`RankU2C` with every subset of the paper's scores, on every data set"
     (first, va), (second, te), *_ = outputs.items()
     tau = fit_temperature(va.logits, in_domain_labels(va))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "ash: .* of the features are negative")
+    with known_warnings():
         parts = {s: fit_part(part(s, head), va, tau) for s in SCORERS}
     known = {s: (p.u, p.doubt) for s, p in parts.items()}
     models = {s: RankU2C("maxlogit", alpha, temperature=tau).fit(va, combined_scores(known, s))
@@ -503,7 +508,7 @@ def compare_combinations(
             rows.append(row | {"auroc": apart["auroc"]})
     return pd.DataFrame(rows)
 
-# %% ../nbs/34_beside.ipynb #b14d23b7
+# %% ../nbs/34_beside.ipynb #2ebbc06e
 def compare_networks(
     configs: Sequence[Config],
     runs: Path,  # the folder with the runs of the benchmark
@@ -526,7 +531,7 @@ def compare_networks(
         print(f"{config.benchmark}: {config.backbone}, seed {config.seed}", file=sys.stderr)
     return pd.concat(found, ignore_index=True)
 
-# %% ../nbs/34_beside.ipynb #eede43d2
+# %% ../nbs/34_beside.ipynb #45069131
 def replace_records(
     records: pd.DataFrame,  # of one benchmark
     path: Path,
@@ -537,7 +542,7 @@ def replace_records(
         records = pd.concat([old[~old.benchmark.isin(records.benchmark)], records])
     write_records(short(records), path)
 
-# %% ../nbs/34_beside.ipynb #1c913556
+# %% ../nbs/34_beside.ipynb #952b690d
 def short(
     records: pd.DataFrame,
     digits: int = 5,  # that count
@@ -547,7 +552,7 @@ def short(
     round_one = lambda x: float(f"{x:.{digits}g}")
     return records.assign(**{k: records[k].map(round_one) for k in numbers})
 
-# %% ../nbs/34_beside.ipynb #b790ab85
+# %% ../nbs/34_beside.ipynb #12d5ccb8
 def published_comparison(
     what: str = "methods",  # or "combinations"
 ) -> pd.DataFrame:
@@ -556,7 +561,7 @@ def published_comparison(
     check_name("what", what, list(names))
     with as_file(files("u2c") / "data" / names[what]) as path: return read_records(path)
 
-# %% ../nbs/34_beside.ipynb #78c31834
+# %% ../nbs/34_beside.ipynb #9af28b9a
 def command_line() -> argparse.ArgumentParser:
     "The options of python -m u2c.beside"
     parser = argparse.ArgumentParser("python -m u2c.beside",
@@ -572,7 +577,7 @@ def command_line() -> argparse.ArgumentParser:
     add("--epochs", type=int, help="other than the backbones' recipes")
     return parser
 
-# %% ../nbs/34_beside.ipynb #43ef07b1
+# %% ../nbs/34_beside.ipynb #bb33d3f3
 def main() -> None:
     "Compare, and write what was found"
     parser = command_line()
@@ -582,5 +587,5 @@ def main() -> None:
         replace_records(compare_networks(configs, a.runs, a.what), a.out)
     except (ValueError, FileNotFoundError, ImportError) as e: parser.error(str(e))
 
-# %% ../nbs/34_beside.ipynb #0d7dbe9e
+# %% ../nbs/34_beside.ipynb #342859ec
 if __name__ == "__main__" and "__file__" in globals(): main()
