@@ -22,10 +22,10 @@ def readme() -> str:
     return text
 
 
-vision, weights = lines("vision_requirements"), lines("pretrained_requirements")
-reproduce = vision + lines("reproduce_requirements")
+vision, sklearn, weights = (lines(f"{name}_requirements") for name in ("vision", "sklearn", "pretrained"))
+reproduce = vision + sklearn + lines("reproduce_requirements")
 beside = reproduce + lines("beside_requirements")
-extras = {"vision": vision, "pretrained": vision + weights, "reproduce": reproduce, "beside": beside}
+extras = {"vision": vision, "sklearn": sklearn, "pretrained": vision + weights, "reproduce": reproduce, "beside": beside}
 
 setup(
     name=cfg["lib_name"],

@@ -98,15 +98,17 @@ def test_metadata_reads_well_on_a_package_index(metadata):
 
 # ---- requirements ----
 
-EXTRAS = ("vision", "pretrained", "reproduce", "beside", "dev")
+EXTRAS = ("vision", "sklearn", "pretrained", "reproduce", "beside", "dev")
 # What calibrating needs: these are imported by `pip install u2c` alone, without any extra.
-LIGHT = ["core", "metrics", "temperature", "scorers", "distances", "held_out", "reject", "unified", "rank", "regions", "lemmas", "demo"]
+LIGHT = ["core", "metrics", "temperature", "scorers", "distances", "held_out", "reject", "unified", "rank", "regions", "lemmas", "demo", "artifact", "classifier", "watch"]
 
 # Declared, and used without an import statement.
 COMMANDS_AND_KERNELS = {
     "papermill": "u2c_reproduce calls it as a command",
     "ipykernel": "papermill runs a notebook in it",
     "jinja2": "pandas' Styler, which draws the tables, needs it",
+    "mapie": "u2c.beside imports it by a name that it is given",
+    "pytorch-ood": "as the last one",
 }
 TOOLS = {
     "jupyterlab": "make lab",
@@ -187,7 +189,7 @@ def test_pretrained_adds_the_weights_that_come_by_pip(metadata):
 def test_each_extra_adds_to_a_smaller_one(metadata):
     sizes = {e: declared(metadata, e) for e in ("", *EXTRAS)}
     assert sizes[""] < sizes["vision"] < sizes["reproduce"] < sizes["beside"] < sizes["dev"]
-    assert sizes["vision"] < sizes["pretrained"]
+    assert sizes["vision"] < sizes["pretrained"] and sizes[""] < sizes["sklearn"] < sizes["reproduce"]
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -237,7 +239,7 @@ import u2c
 assert "torch" not in sys.modules, "import u2c loads torch before it is needed"
 import importlib, torch
 for m in {LIGHT}: importlib.import_module("u2c." + m)
-from u2c import *
+from u2c import Outputs, RankU2C, RejectOrClassify, U2C, U2CClassifier, Watch, load
 x = Outputs(torch.rand(200, 4), torch.randn(200, 3), torch.arange(200) % 3)
 for method in (RejectOrClassify("maxlogit"), U2C("mahalanobis", steps=10), RankU2C("combined")):
     assert method.fit(x).predict_proba(x).shape == (200, 4)

@@ -242,7 +242,8 @@ def fitted(
     va: Outputs,  # in-domain validation data
 ) -> dict[str, list[Method]]:
     "Each of them fitted on va"
-    with known_warnings(): return {name: [m.fit(va) for m in ms] for name, ms in methods.items()}
+    with known_warnings():
+        return {name: [m.fit(va) for m in ms] for name, ms in methods.items()}
 
 # %% ../nbs/34_beside.ipynb #1d03a5d4
 def rejected_share(
