@@ -6,7 +6,7 @@
 __all__ = ['FORMAT', 'calibrators', 'ArtifactError', 'checksum', 'write_file', 'read_file', 'class_named', 'unpack', 'pack',
            'save_calibrator', 'load_calibrator', 'realised', 'as_text', 'model_card']
 
-# %% ../nbs/12_artifact.ipynb #07437b9f
+# %% ../nbs/12_artifact.ipynb #c4a5d0c9
 import hashlib
 import json
 import os
@@ -30,14 +30,14 @@ from .reject import Calibrator, RejectOrClassify
 from .scorers import _scorers, list_scorers
 from .unified import U2C
 
-# %% ../nbs/12_artifact.ipynb #a877b85b
+# %% ../nbs/12_artifact.ipynb #ab626385
 class ArtifactError(ValueError):
     "A file that is not what it should be, or something that no file can hold"
 
-# %% ../nbs/12_artifact.ipynb #96954c29
+# %% ../nbs/12_artifact.ipynb #438dc874
 FORMAT = 1  # of the files; changes when an older library could not read a new file
 
-# %% ../nbs/12_artifact.ipynb #81c03219
+# %% ../nbs/12_artifact.ipynb #87b601f9
 def checksum(
     note: dict[str, Any],  # as JSON reads it
     tensors: dict[str, Tensor],  # on the CPU
@@ -49,7 +49,7 @@ def checksum(
         h.update(x.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return h.hexdigest()
 
-# %% ../nbs/12_artifact.ipynb #b5037d1c
+# %% ../nbs/12_artifact.ipynb #05df755b
 def write_file(
     path: str | Path,
     kind: str,  # what it is, such as "calibrator"
@@ -58,6 +58,11 @@ def write_file(
 ) -> None:
     "Write a header and tensors, all or nothing"
     path = Path(path)
+    if not path.parent.is_dir():
+        expected = "expected one that is there, to write into"
+        raise FileNotFoundError(f"path: found no folder {str(path.parent)!r}, {expected}")
+    if "__metadata__" in tensors:
+        raise ValueError("tensors: found the name __metadata__, which safetensors needs")
     tensors = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
     note = {"format": FORMAT, "kind": kind, "version": u2c.__version__, "header": header}
     note = json.loads(json.dumps(note))  # as it will be read
@@ -68,7 +73,7 @@ def write_file(
         os.replace(partial, path)
     finally: partial.unlink(missing_ok=True)
 
-# %% ../nbs/12_artifact.ipynb #6fbccc92
+# %% ../nbs/12_artifact.ipynb #43f9a525
 def _unreadable(
     path: Path,
     reason: str,  # what safetensors says
@@ -79,10 +84,10 @@ def _unreadable(
         return f"found no file of u2c ({reason}), expected one that it wrote"
     size, list_end = path.stat().st_size, 8 + int.from_bytes(length, "little")
     cut = list_end > size or "not fully covered" in reason
-    if cut: return f"found {size} bytes, expected more: the file has been cut off"
+    if cut: return f"found {size} bytes, expected more or fewer: it was cut off or added to"
     return f"found a damaged list of tensors ({reason}), expected it as it was written"
 
-# %% ../nbs/12_artifact.ipynb #13250ede
+# %% ../nbs/12_artifact.ipynb #baebc59d
 def _opened(
     path: Path,
 ) -> tuple[Any, dict[str, Tensor]]:  # the note, not checked; the tensors
@@ -100,7 +105,7 @@ def _opened(
         reason = " ".join(f"{type(e).__name__}: {e}".split())
         raise ArtifactError(f"{path.name}: {_unreadable(path, reason)}") from e
 
-# %% ../nbs/12_artifact.ipynb #3d09af74
+# %% ../nbs/12_artifact.ipynb #b2956e44
 def read_file(
     path: str | Path,
     kind: str,  # what it should be
@@ -125,12 +130,12 @@ def read_file(
         raise ArtifactError(f"{path.name}: found {found}, expected {expected}")
     return header, tensors
 
-# %% ../nbs/12_artifact.ipynb #13417bf5
+# %% ../nbs/12_artifact.ipynb #0cc9fbb8
 calibrators: dict[str, type[Calibrator]] = {  # those that a file may name
     c.__name__: c for c in (RejectOrClassify, U2C, RankU2C)
 }
 
-# %% ../nbs/12_artifact.ipynb #b86003a4
+# %% ../nbs/12_artifact.ipynb #ac75b059
 def class_named(
     name: str,
 ) -> type[Fitted]:
@@ -141,7 +146,7 @@ def class_named(
     known, register = ", ".join(sorted(found)), "register_scorer makes another one known"
     raise ArtifactError(f"class: found {name!r}, expected one of {known}; {register}")
 
-# %% ../nbs/12_artifact.ipynb #937eab55
+# %% ../nbs/12_artifact.ipynb #15aea525
 def _rebuilt(
     modules: dict[str, dict[str, Any]],  # place -> class and options
     place: str = "",  # of the one to build
@@ -158,7 +163,7 @@ def _rebuilt(
         else: parts[option] = part
     return class_named(options.pop("class"))(**(options | parts))
 
-# %% ../nbs/12_artifact.ipynb #8e97f1d6
+# %% ../nbs/12_artifact.ipynb #bcff59d7
 def unpack(
     header: dict[str, Any],  # what `pack` made
     tensors: dict[str, Tensor],
@@ -180,7 +185,7 @@ def unpack(
         raise ArtifactError(f"calibrator: found what cannot be built ({reason}), {expected}")
     return model
 
-# %% ../nbs/12_artifact.ipynb #dd3bd9f8
+# %% ../nbs/12_artifact.ipynb #8d57c173
 def _check_comes_back(
     model: nn.Module,
     copy: nn.Module,  # from its header and tensors
@@ -202,7 +207,7 @@ def _check_comes_back(
             expected = "options under their names, as numbers or texts, and buffers"
             raise ArtifactError(f"{name}: found {found}, expected {expected}")
 
-# %% ../nbs/12_artifact.ipynb #8005c706
+# %% ../nbs/12_artifact.ipynb #b276dd11
 def pack(
     model: Calibrator,  # fitted
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:  # a header for JSON; tensors
@@ -216,7 +221,7 @@ def pack(
     _check_comes_back(model, unpack(header, {k: v.cpu() for k, v in tensors.items()}))
     return header, tensors
 
-# %% ../nbs/12_artifact.ipynb #083e00c7
+# %% ../nbs/12_artifact.ipynb #110aee95
 def save_calibrator(
     path: str | Path,
     model: Calibrator,  # fitted
@@ -224,14 +229,14 @@ def save_calibrator(
     "Write a calibrator into one file"
     write_file(path, "calibrator", *pack(model))
 
-# %% ../nbs/12_artifact.ipynb #50844bbd
+# %% ../nbs/12_artifact.ipynb #81f4dcd3
 def load_calibrator(
     path: str | Path,
 ) -> Calibrator:  # fitted, on the CPU
     "Read a calibrator that `save_calibrator` wrote"
     return unpack(*read_file(path, "calibrator"))
 
-# %% ../nbs/12_artifact.ipynb #f6ab9308
+# %% ../nbs/12_artifact.ipynb #dcfec354
 def realised(
     model: Calibrator,  # fitted
     x: Outputs,
@@ -245,7 +250,7 @@ def realised(
     scores = {"err": err(p, x.labels), "ece": ece(p, x.labels)}
     return found | scores | {"nll": nll(log_p, x.labels, log=True)}
 
-# %% ../nbs/12_artifact.ipynb #9be269e9
+# %% ../nbs/12_artifact.ipynb #a9669256
 def as_text(
     x: object,
 ) -> str:
@@ -253,7 +258,7 @@ def as_text(
     line = " ".join(str(x).split())
     return "".join(f"\\{c}" if c in r"\`*_{}[]<>()#+!|&$~" else c for c in line)
 
-# %% ../nbs/12_artifact.ipynb #959c6be1
+# %% ../nbs/12_artifact.ipynb #af9c7d51
 def _figures_table(
     measured: dict[str, dict[str, float]],
 ) -> str:
@@ -267,7 +272,7 @@ def _figures_table(
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
-# %% ../nbs/12_artifact.ipynb #b46ffe2e
+# %% ../nbs/12_artifact.ipynb #2292f18e
 def model_card(
     model: Calibrator,  # fitted
     measured: dict[str, dict[str, float]],  # data set -> what `realised` found

@@ -7,7 +7,7 @@ __all__ = ['methods', 'evaluating', 'Call', 'watched', 'unwrapped', 'find_layer'
            'make_transform', 'is_pair', 'batches_of', 'check_rows', 'check_batch_labels', 'Featurizer',
            'make_calibrator', 'give_head', 'Explanation', 'plot_explanation', 'backbone_hash', 'U2CClassifier', 'load']
 
-# %% ../nbs/13_classifier.ipynb #e87a0910
+# %% ../nbs/13_classifier.ipynb #bbdec069
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -29,7 +29,7 @@ from .reject import Calibrator, RejectOrClassify, _scores_of, _tau_for
 from .scorers import Scorer, check_head
 from .unified import U2C
 
-# %% ../nbs/13_classifier.ipynb #9b07a959
+# %% ../nbs/13_classifier.ipynb #42b07c52
 @contextmanager
 def evaluating(
     model: nn.Module,
@@ -43,14 +43,14 @@ def evaluating(
         for m, mode in modes:
             if m.training != mode: m.training = mode
 
-# %% ../nbs/13_classifier.ipynb #cf26731b
+# %% ../nbs/13_classifier.ipynb #e93a850d
 class Call(NamedTuple):
     "What went into a layer, and what came out"
     layer: str
     input: Tensor
     output: Tensor
 
-# %% ../nbs/13_classifier.ipynb #ebf82e1f
+# %% ../nbs/13_classifier.ipynb #739fb0d8
 @contextmanager
 def watched(
     model: nn.Module,
@@ -71,7 +71,7 @@ def watched(
     finally:
         for handle in handles: handle.remove()
 
-# %% ../nbs/13_classifier.ipynb #166840c0
+# %% ../nbs/13_classifier.ipynb #2f9895f0
 def unwrapped(
     model: nn.Module,
 ) -> nn.Module:
@@ -82,7 +82,7 @@ def unwrapped(
         elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module): model = inner
         else: return model
 
-# %% ../nbs/13_classifier.ipynb #8344dba5
+# %% ../nbs/13_classifier.ipynb #273e8390
 def _close(
     a: Tensor,
     b: Tensor,
@@ -94,7 +94,7 @@ def _close(
     size = 1 + b.nan_to_num(0, 0, 0).abs().max().item()
     return torch.allclose(a, b, 0, size * (2e-2 if half else 1e-4), equal_nan=True)
 
-# %% ../nbs/13_classifier.ipynb #2d2b2bd5
+# %% ../nbs/13_classifier.ipynb #eb25bcb6
 def _some(
     names: Sequence[str],
 ) -> str:
@@ -102,7 +102,7 @@ def _some(
     shown = ["..."] * (len(names) > 5) + [repr(name) for name in names[-5:]]
     return ", ".join(shown) or "none"
 
-# %% ../nbs/13_classifier.ipynb #a35f83f3
+# %% ../nbs/13_classifier.ipynb #2ebef27d
 def find_layer(
     model: nn.Module,
     x: Tensor,  # a few inputs, where the model is
@@ -128,7 +128,7 @@ def find_layer(
         raise ValueError(f"model: found {found}, expected {expected}")
     return _checked(model, fits[-1]).layer
 
-# %% ../nbs/13_classifier.ipynb #3e12461e
+# %% ../nbs/13_classifier.ipynb #9062dc76
 def _checked(
     model: nn.Module,
     call: Call,  # of a linear layer
@@ -143,7 +143,7 @@ def _checked(
     expected = "expected a plain nn.Linear on (n, d) features"
     raise ValueError(f"layer: found {found}, whose {do_not}, {expected}")
 
-# %% ../nbs/13_classifier.ipynb #9733be4a
+# %% ../nbs/13_classifier.ipynb #606e1542
 def check_preprocess(
     preprocess: Any,
 ) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def check_preprocess(
         raise ValueError(f"preprocess: found input_size {size!r}, expected {expected}")
     return lists
 
-# %% ../nbs/13_classifier.ipynb #e0eff9ec
+# %% ../nbs/13_classifier.ipynb #acedd902
 def describe_preprocess(
     model: nn.Module,
 ) -> dict[str, Any] | None:  # None if the model does not say
@@ -178,7 +178,7 @@ def describe_preprocess(
     look = {"interpolation": steps.interpolation.value, "mean": steps.mean, "std": steps.std}
     return check_preprocess(size | look)
 
-# %% ../nbs/13_classifier.ipynb #1633b0c3
+# %% ../nbs/13_classifier.ipynb #e8d1e03a
 def make_transform(
     preprocess: dict[str, Any],  # see `check_preprocess`
 ) -> Any:  # a PIL image of any mode -> a tensor (channels, height, width)
@@ -188,7 +188,7 @@ def make_transform(
     mode = "L" if preprocess["input_size"][0] == 1 else "RGB"
     return lambda picture: steps(picture.convert(mode))
 
-# %% ../nbs/13_classifier.ipynb #57779cc4
+# %% ../nbs/13_classifier.ipynb #860d6844
 def _one_image(
     image: Any,  # a tensor, an array, a PIL image or the name of a file
     transform: Any,  # for pictures; None if it is not known
@@ -201,7 +201,7 @@ def _one_image(
     from u2c.features import read_image
     return transform(read_image(Path(image)) if isinstance(image, str | Path) else image)
 
-# %% ../nbs/13_classifier.ipynb #dfb6ec20
+# %% ../nbs/13_classifier.ipynb #e90ed8c8
 def _is_image(
     x: Any,
     ndim: int,  # dimensions of a batch
@@ -210,7 +210,7 @@ def _is_image(
     if isinstance(x, Tensor | np.ndarray): return x.ndim == ndim - 1
     return isinstance(x, str | Path) or hasattr(x, "convert")  # PIL's
 
-# %% ../nbs/13_classifier.ipynb #22790586
+# %% ../nbs/13_classifier.ipynb #060995d1
 def _are_images(
     data: Any,
     ndim: int,  # dimensions of a batch
@@ -218,15 +218,18 @@ def _are_images(
     "Is it a list of images, and not of batches?"
     return isinstance(data, list | tuple) and all(_is_image(x, ndim) for x in data)
 
-# %% ../nbs/13_classifier.ipynb #9de0b52b
+# %% ../nbs/13_classifier.ipynb #751da6a4
 def is_pair(
     data: Any,
 ) -> bool:
     "Is it images and labels, as two arrays?"
-    pair = isinstance(data, tuple | list) and len(data) == 2
-    return pair and all(isinstance(x, Tensor | np.ndarray) for x in data) and data[1].ndim == 1
+    array = Tensor | np.ndarray
+    if not isinstance(data, tuple | list) or len(data) != 2: return False
+    if not isinstance(data[0], array) or data[0].ndim < 2: return False
+    if isinstance(data[1], array): return data[1].ndim == 1
+    return isinstance(data[1], list | tuple) and all(np.isscalar(y) for y in data[1])
 
-# %% ../nbs/13_classifier.ipynb #e047c4e5
+# %% ../nbs/13_classifier.ipynb #50cad84c
 def batches_of(
     data: Any,  # images in any form
     ndim: int = 4,  # dimensions of a batch
@@ -235,7 +238,11 @@ def batches_of(
 ) -> Iterator[tuple[Tensor, Any]]:  # images (n, ...) and their labels, or None
     "Images in batches, with labels where there are any"
     if _is_image(data, ndim): data = [data]
-    if is_pair(data) and data[0].ndim > 1:
+    if size < 1: raise ValueError(f"batch: found {size}, expected 1 or more")
+    if not hasattr(data, "__iter__"):
+        expected = "expected a tensor, pictures, or batches of them"
+        raise TypeError(f"images: found {type(data).__name__}, {expected}")
+    if is_pair(data):
         images, labels = (as_tensor(x, "images") for x in data)
         if len(images) != len(labels):
             expected = f"{len(images)}, one for each image"
@@ -252,7 +259,7 @@ def batches_of(
             first, *rest = item if isinstance(item, tuple | list) else (item,)
             yield as_tensor(first, "images"), rest[0] if rest else None
 
-# %% ../nbs/13_classifier.ipynb #d00e320e
+# %% ../nbs/13_classifier.ipynb #dd067e63
 def check_rows(
     x: Tensor,  # (n, ...)
     name: str,  # for the error
@@ -266,7 +273,7 @@ def check_rows(
     rows = f"row{'s' * (len(bad) > 1)} {where}"
     raise ValueError(f"{name}: found nan or inf in {rows}, expected finite numbers")
 
-# %% ../nbs/13_classifier.ipynb #3de95c9d
+# %% ../nbs/13_classifier.ipynb #c6142427
 def check_batch_labels(
     labels: Any,
     n: int,  # images of the batch
@@ -286,7 +293,7 @@ def check_batch_labels(
         raise ValueError(f"labels: found {found}, expected 0..{c - 1}{more}")
     return y
 
-# %% ../nbs/13_classifier.ipynb #97025f59
+# %% ../nbs/13_classifier.ipynb #3f6fe06b
 class Featurizer:
     "A network and its last linear layer: images in, `Outputs` out"
     def __init__(
@@ -346,7 +353,7 @@ class Featurizer:
         transform = None if self.preprocess is None else make_transform(self.preprocess)
         parts, labels, start = [], [], 0
         batches = batches_of(data, self.ndim, transform, batch)
-        total = _length(data, batch, self.ndim)
+        total = _length(data, max(1, batch), self.ndim)
         for x, y in tqdm(batches, "batches", total, leave=False, delay=2):
             if not len(x): continue
             features, logits = self.forward(x, start)
@@ -364,7 +371,7 @@ class Featurizer:
         features, logits = (torch.cat(part) for part in zip(*parts))
         return Outputs(features, logits, torch.cat(labels) if labels else None)
 
-# %% ../nbs/13_classifier.ipynb #fc19210b
+# %% ../nbs/13_classifier.ipynb #8642e20b
 def _like(
     model: nn.Module,
 ) -> Tensor:  # its first weight
@@ -372,7 +379,7 @@ def _like(
     tensors = chain(model.parameters(), model.buffers())
     return next((x for x in tensors if x.is_floating_point()), torch.empty(0))
 
-# %% ../nbs/13_classifier.ipynb #6d67b8aa
+# %% ../nbs/13_classifier.ipynb #38728753
 def _length(
     data: Any,  # images, or batches of them
     batch: int,
@@ -384,12 +391,12 @@ def _length(
     try: return -(-len(images) // batch) if whole else len(images)
     except TypeError: return None
 
-# %% ../nbs/13_classifier.ipynb #50e825cf
+# %% ../nbs/13_classifier.ipynb #2ba1b311
 methods: dict[str, type[Calibrator]] = {
     "rank": RankU2C, "u2c": U2C, "u2c_linear": U2C, "rc": RejectOrClassify,
 }
 
-# %% ../nbs/13_classifier.ipynb #e4e5f8d9
+# %% ../nbs/13_classifier.ipynb #5de74578
 def make_calibrator(
     method: str,  # one of `methods`
     scorer: Scorer | str,  # the epistemic uncertainty u(x)
@@ -402,7 +409,7 @@ def make_calibrator(
     if method == "u2c_linear": options = {"link": "linear"} | options
     return methods[method](scorer, alpha=alpha, **options)
 
-# %% ../nbs/13_classifier.ipynb #b25f907e
+# %% ../nbs/13_classifier.ipynb #f1f94946
 def give_head(
     scorer: Scorer,  # changed in place
     head: nn.Linear,  # the network's last layer
@@ -412,7 +419,7 @@ def give_head(
         if isinstance(part, Scorer) and {"weight", "bias"} <= part._buffers.keys():
             part.weight, part.bias = check_head(head)
 
-# %% ../nbs/13_classifier.ipynb #b2cc0f62
+# %% ../nbs/13_classifier.ipynb #d7f94bbb
 class Explanation(NamedTuple):
     "Why a classifier answers as it does"
     answer: str | int  # a class, or the word for abstaining
@@ -428,7 +435,7 @@ class Explanation(NamedTuple):
         share = f"{100 * self.p_value:.2g} % of in-domain inputs are at least as strange"
         return f"{says} ({self.top[0][1]:.2f}){rest}. {share}: {self.kind}."
 
-# %% ../nbs/13_classifier.ipynb #2b027b6e
+# %% ../nbs/13_classifier.ipynb #44879eda
 def plot_explanation(
     explanation: Explanation,
     ax: Any,  # matplotlib's
@@ -444,7 +451,7 @@ def plot_explanation(
     ax.set_title(f"p = {explanation.p_value:.2g}, {explanation.kind}", fontsize="medium")
     ax.spines[["top", "right"]].set_visible(False)
 
-# %% ../nbs/13_classifier.ipynb #69752f36
+# %% ../nbs/13_classifier.ipynb #be4296eb
 def backbone_hash(
     model: nn.Module,
 ) -> str:  # 16 hexadecimal digits
@@ -452,7 +459,7 @@ def backbone_hash(
     state = unwrapped(model).state_dict().items()
     return checksum({}, {k: v.detach().cpu() for k, v in state if isinstance(v, Tensor)})[:16]
 
-# %% ../nbs/13_classifier.ipynb #c6601fd0
+# %% ../nbs/13_classifier.ipynb #1573409d
 def _class_names(
     given: Sequence[str] | None,  # by the user
     data: Any,  # a loader, perhaps of a data set that knows its classes
@@ -466,7 +473,7 @@ def _class_names(
     found = f"{len(names)} names" + " in the loader's data set" * (given is None)
     raise ValueError(f"classes: found {found}, expected {c}, as many as the model has logits")
 
-# %% ../nbs/13_classifier.ipynb #0513dedd
+# %% ../nbs/13_classifier.ipynb #cc750949
 def _fitted_with_scores(
     calibrator: Calibrator,  # stays as it is
     va: Outputs,
@@ -476,7 +483,7 @@ def _fitted_with_scores(
     u = _scores_of(model.scorer, va, _tau_for(va, model.temperature), model.scores)
     return model.fit(va, u), u
 
-# %% ../nbs/13_classifier.ipynb #e3d9d4ca
+# %% ../nbs/13_classifier.ipynb #2edcf05d
 class U2CClassifier:
     "A network that may answer 'unknown', with calibrated probabilities over c+1 classes"
     def __init__(
@@ -595,7 +602,7 @@ class U2CClassifier:
         about = f"layer={self.net.layer!r}, unknown={self.unknown!r}"
         return f"U2CClassifier({type(self.net.model).__name__}, {about},\n{self.calibrator})"
 
-# %% ../nbs/13_classifier.ipynb #6e7790b1
+# %% ../nbs/13_classifier.ipynb #231ea399
 def _restored(
     header: dict[str, Any],
     tensors: dict[str, Tensor],
@@ -619,7 +626,7 @@ def _restored(
     if clf.net.layer is not None: clf.net.head()
     return clf
 
-# %% ../nbs/13_classifier.ipynb #cbe7ad62
+# %% ../nbs/13_classifier.ipynb #894dd8da
 def load(
     path: str | Path,
     model: nn.Module | None = None,  # the network; None to build it by its name
