@@ -14,6 +14,7 @@ from u2c.rank import Combined
 from u2c.reject import RejectOrClassify
 from u2c.reproduce import published_records
 
+pytestmark = pytest.mark.filterwarnings("ignore:conformal. found no level")  # random rows may have none
 KEY = ["benchmark", "backbone", "seed", "dataset"]
 SMALL = ["digits-va", "digits-te", "digits-v2", "digits-C", "digits-R", "held-out", "letters", "textures", "photos", "faces"]
 FASHION = ["fashion-va", "fashion-te", "fashion-v2", "fashion-C", "fashion-R", "bags", "boots", "digits", "textures", "photos"]
@@ -65,14 +66,14 @@ def test_every_rival_rejects_as_many_rows_of_va_as_rc(records):
 
 
 def test_records_agree_with_those_of_the_reproduction(records):
-    names = {"nll_floored": "nll"}
     same = ["err", "ece", "ece_apart", "nll", "brier", "abstain"]
-    theirs = published_records("small").rename(columns=names).groupby([*KEY, "method"])[same].mean()
+    published = published_records("small").drop(columns="nll").rename(columns={"nll_floored": "nll"})
+    theirs = published.groupby([*KEY, "method"])[same].mean()
     ours = records[records.benchmark == "small"].set_index([*KEY, "method"])[same]
-    both = ours.join(theirs, how="inner", rsuffix="_published").dropna()
+    both = ours.merge(theirs, left_index=True, right_index=True, suffixes=("", "_published")).dropna()
     assert len(both) == 9 * 9 * 4  # networks, data sets without va, methods
     for m in same:
-        assert np.allclose(both[m], both[f"{m}_published"], rtol=2e-5, atol=1e-7), m
+        assert np.allclose(both[m], both[f"{m}_published"], rtol=5.1e-5), m  # five digits are saved
 
 
 def test_mixtures_are_mixtures(records):
@@ -89,11 +90,11 @@ def test_both_comparisons_agree(records, combinations):
     pure = records[records.group != "mixture"].set_index([*KEY, "method"])[list(LOSSES)].dropna()
     single = combinations[~combinations.scores.str.contains("+", regex=False)]
     mean = single.groupby(KEY)[list(LOSSES)].mean()
-    assert np.allclose(mean, pure.xs("u2c_rank", level="method").loc[mean.index], rtol=3e-5, atol=1e-6)
+    assert np.allclose(mean, pure.xs("u2c_rank", level="method").loc[mean.index], rtol=1e-4)
     default = "+".join(s for s in beside.SCORERS if s in ("maxlogit", "knn", "mahalanobis"))
     assert {type(p).__name__.lower() for p in Combined().parts} == set(default.split("+"))
     usual = combinations[combinations.scores == default].set_index(KEY)[list(LOSSES)]
-    assert np.allclose(usual, pure.xs("u2c_rank_combined", level="method").loc[usual.index], rtol=3e-5, atol=1e-6)
+    assert np.allclose(usual, pure.xs("u2c_rank_combined", level="method").loc[usual.index], rtol=1e-4)
 
 
 @quick
