@@ -14,6 +14,7 @@ from u2c.rank import Combined
 from u2c.reject import RejectOrClassify
 from u2c.reproduce import published_records
 
+pytestmark = pytest.mark.filterwarnings("ignore:conformal. found no level")  # random rows may have none
 KEY = ["benchmark", "backbone", "seed", "dataset"]
 SMALL = ["digits-va", "digits-te", "digits-v2", "digits-C", "digits-R", "held-out", "letters", "textures", "photos", "faces"]
 FASHION = ["fashion-va", "fashion-te", "fashion-v2", "fashion-C", "fashion-R", "bags", "boots", "digits", "textures", "photos"]

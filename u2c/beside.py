@@ -10,7 +10,7 @@ __all__ = ['FLOOR', 'METRICS', 'LOSSES', 'REFERENCE', 'SHARES', 'Probs', 'packag
            'subsets', 'combined_scores', 'compare_combinations', 'compare_networks', 'replace_records', 'short',
            'published_comparison', 'command_line', 'main']
 
-# %% ../nbs/34_beside.ipynb #465080e3
+# %% ../nbs/34_beside.ipynb #b1aee754
 import argparse
 import importlib
 import itertools
@@ -45,7 +45,7 @@ from .scorers import Scorer, make_scorer
 from .temperature import fit_temperature
 from .unified import U2C
 
-# %% ../nbs/34_beside.ipynb #312a6a8a
+# %% ../nbs/34_beside.ipynb #86047d81
 def package(
     name: str,  # of a module, such as "mapie.classification"
 ) -> ModuleType:
@@ -55,7 +55,7 @@ def package(
         expected = 'expected its package, as pip install "u2c[beside]" brings'
         raise ImportError(f"{name}: found {e}, {expected}") from e
 
-# %% ../nbs/34_beside.ipynb #01e44c2c
+# %% ../nbs/34_beside.ipynb #0b9d211f
 class Detector(Scorer):
     "A detector of pytorch-ood that learns nothing, as a score"
     _held_out = "itself"  # see `u2c.held_out`
@@ -73,7 +73,7 @@ class Detector(Scorer):
         detector = getattr(package("pytorch_ood.detector"), self.detector)(None)
         return detector.predict_logits(widen(x.logits) / (self.tau if self.tempered else 1))
 
-# %% ../nbs/34_beside.ipynb #bbf09faa
+# %% ../nbs/34_beside.ipynb #0fdce0d1
 class OpenMaxScore(Scorer):
     "OpenMax's probability of the unknown class; not for saving: its layer is no buffer"
     layer: Any = None
@@ -93,7 +93,7 @@ class OpenMaxScore(Scorer):
 
     def _score(self, x: Outputs) -> Tensor: return self.probabilities(x)[:, -1]
 
-# %% ../nbs/34_beside.ipynb #8c475e2f
+# %% ../nbs/34_beside.ipynb #b9362e6a
 class OpenMax:
     "OpenMax's own probabilities, at whatever rejection comes of them"
     def fit(self, va: Outputs) -> Self:
@@ -102,7 +102,7 @@ class OpenMax:
 
     def predict_proba(self, x: Outputs) -> Tensor: return self.scorer.probabilities(x)
 
-# %% ../nbs/34_beside.ipynb #703c5582
+# %% ../nbs/34_beside.ipynb #590a383b
 class Given(ClassifierMixin, BaseEstimator):
     "A classifier, to scikit-learn, whose inputs are the probabilities themselves"
     def __init__(self, classes: int = 2): self.classes = classes
@@ -116,7 +116,7 @@ class Given(ClassifierMixin, BaseEstimator):
 
     def predict_proba(self, X: np.ndarray) -> np.ndarray: return X
 
-# %% ../nbs/34_beside.ipynb #0e420015
+# %% ../nbs/34_beside.ipynb #68994a7d
 def set_sizes(
     va: tuple[np.ndarray, np.ndarray],  # (n, c) probabilities, (n,) labels
     p: np.ndarray,  # (m, c) probabilities of other rows
@@ -127,7 +127,7 @@ def set_sizes(
     model = mapie.SplitConformalClassifier(Given(p.shape[1]), list(levels), prefit=True)
     return model.conformalize(*va).predict_set(p)[1].sum(1)
 
-# %% ../nbs/34_beside.ipynb #e8dfd228
+# %% ../nbs/34_beside.ipynb #22c40d6c
 def highest_level(
     va: tuple[np.ndarray, np.ndarray],  # (n, c) probabilities, (n,) labels
     rejected: int,  # rows of va that may be rejected
@@ -147,7 +147,7 @@ def highest_level(
         low, high = levels[good[-1]], levels[min(good[-1] + 1, points - 1)]
     return float(low)
 
-# %% ../nbs/34_beside.ipynb #6dfbaee8
+# %% ../nbs/34_beside.ipynb #29555400
 def tempered(
     x: Outputs,
     tau: float | Tensor,
@@ -155,7 +155,7 @@ def tempered(
     "The tempered softmax"
     return (widen(x.logits).double() / tau).softmax(1).cpu().numpy()
 
-# %% ../nbs/34_beside.ipynb #a0f5909a
+# %% ../nbs/34_beside.ipynb #fd175523
 class Conformal(RejectOrClassify):
     "Conformal abstention: answer where a set of MAPIE's holds just one class; not for saving"
     def __init__(
@@ -180,14 +180,14 @@ class Conformal(RejectOrClassify):
         score = torch.where(torch.from_numpy(one).to(x.device), -torch.inf, torch.inf)
         return super().extended_logits(x, score)
 
-# %% ../nbs/34_beside.ipynb #e53f3b44
+# %% ../nbs/34_beside.ipynb #07f5b83a
 class Method(Protocol):
     "What is compared"
     def fit(self, va: Outputs) -> Any: ...
 
     def predict_proba(self, x: Outputs) -> Tensor: ...
 
-# %% ../nbs/34_beside.ipynb #5b0a8181
+# %% ../nbs/34_beside.ipynb #0d74db8e
 def rivals(
     tau: float,  # the temperature
     alpha: float = 0.95,
@@ -204,7 +204,7 @@ def rivals(
         "openmax_itself": [OpenMax()],
         "conformal": [Conformal(alpha, tau)]}
 
-# %% ../nbs/34_beside.ipynb #952f6a3b
+# %% ../nbs/34_beside.ipynb #abbbe3e4
 def part(
     name: str,  # of `SCORERS`
     head: tuple[Tensor, Tensor],  # the network's last layer, for ASH
@@ -212,7 +212,7 @@ def part(
     "One of the paper's scores"
     return make_scorer(name, **({"head": head} if name == "ash" else {}))
 
-# %% ../nbs/34_beside.ipynb #adc23fff
+# %% ../nbs/34_beside.ipynb #0b02d377
 def all_methods(
     head: tuple[Tensor, Tensor],  # the network's last layer
     tau: float,  # the temperature
@@ -227,7 +227,7 @@ def all_methods(
         "u2c_rank": [RankU2C(s, alpha, temperature=tau) for s in scores],
         "u2c_rank_combined": [RankU2C("combined", alpha, temperature=tau)]}
 
-# %% ../nbs/34_beside.ipynb #405d09b1
+# %% ../nbs/34_beside.ipynb #e349cb3a
 @contextmanager
 def known_warnings() -> Iterator[None]:
     "Pass over what the paper's recipes warn of on networks that are known to be so"
@@ -236,7 +236,7 @@ def known_warnings() -> Iterator[None]:
         warnings.filterwarnings("ignore", "ash: .* of the features are negative")
         yield
 
-# %% ../nbs/34_beside.ipynb #00632324
+# %% ../nbs/34_beside.ipynb #e4ed049b
 def fitted(
     methods: Mapping[str, Sequence[Method]],
     va: Outputs,  # in-domain validation data
@@ -245,7 +245,7 @@ def fitted(
     with known_warnings():
         return {name: [m.fit(va) for m in ms] for name, ms in methods.items()}
 
-# %% ../nbs/34_beside.ipynb #1d03a5d4
+# %% ../nbs/34_beside.ipynb #23075ef7
 def rejected_share(
     method: Method,  # fitted
     va: Outputs,  # on this
@@ -256,12 +256,12 @@ def rejected_share(
     else: p = method.predict_proba(va)
     return (p.argmax(1) == va.n_classes).double().mean().item()
 
-# %% ../nbs/34_beside.ipynb #08436f7e
+# %% ../nbs/34_beside.ipynb #7b53a69a
 FLOOR = 1e-6  # added to probabilities before their log
 METRICS = ("err", "ece", "ece_apart", "nll", "brier", "aurc", "abstain")
 LOSSES = ("err", "nll", "brier")  # those that are means over rows
 
-# %% ../nbs/34_beside.ipynb #4e4a54fa
+# %% ../nbs/34_beside.ipynb #c0926edc
 def measured(
     probs: Tensor,  # (n, c+1)
     labels: Tensor | None,  # (n,)
@@ -274,7 +274,7 @@ def measured(
         brier=brier(p, y), aurc=aurc(-top, answer != y),
         abstain=(p.argmax(1) == p.shape[1] - 1).double().mean().item())
 
-# %% ../nbs/34_beside.ipynb #8e58ce40
+# %% ../nbs/34_beside.ipynb #db6eeb8d
 def losses(
     probs: Tensor,  # (n, c+1)
     labels: Tensor | None,  # (n,)
@@ -286,7 +286,7 @@ def losses(
     square = p.double().square().sum(1) - 2 * right + 1
     return torch.stack([wrong, -(right + FLOOR).log(), square], 1).numpy()
 
-# %% ../nbs/34_beside.ipynb #7b602aba
+# %% ../nbs/34_beside.ipynb #c8ca6afe
 def in_turn(
     n: int,  # rows that there are
     count: int,  # rows wanted
@@ -294,12 +294,12 @@ def in_turn(
     "Rows taken in turn, evenly if they are fewer than all"
     return np.arange(count) * n // count if count else np.arange(0)
 
-# %% ../nbs/34_beside.ipynb #9f459a1e
+# %% ../nbs/34_beside.ipynb #c7b1cd40
 REFERENCE = "u2c_rank_combined"  # what the others are compared with
 SHARES = (0.1, 0.5, 0.9)  # of unknown inputs in a mixture
 Probs = dict[str, list[Tensor]]  # method -> (n, c+1), one for each score
 
-# %% ../nbs/34_beside.ipynb #05b201ca
+# %% ../nbs/34_beside.ipynb #e6d255f8
 class Answers(NamedTuple):
     "What every method says about the rows of a data set, or of a mixture"
     probs: Probs
@@ -307,7 +307,7 @@ class Answers(NamedTuple):
     draws: dict[str, np.ndarray]  # method -> (resamples, 3) mean losses; empty if not asked
     sources: int  # that were resampled
 
-# %% ../nbs/34_beside.ipynb #75647b9a
+# %% ../nbs/34_beside.ipynb #4af8e024
 def mean_losses(
     probs: Probs,
     labels: Tensor | None,  # (n,)
@@ -317,7 +317,7 @@ def mean_losses(
     by_row = {m: np.mean([losses(p, labels) for p in ps], 0) for m, ps in probs.items()}
     return {m: weights @ x / weights.sum(1, keepdims=True) for m, x in by_row.items()}
 
-# %% ../nbs/34_beside.ipynb #74a9e925
+# %% ../nbs/34_beside.ipynb #63016eef
 def answers(
     models: Mapping[str, Sequence[Method]],  # fitted
     x: Outputs,  # labelled
@@ -332,7 +332,7 @@ def answers(
     draws = mean_losses(probs, y, resample_weights(source, resamples))
     return Answers(probs, y, draws, len(np.unique(source)))
 
-# %% ../nbs/34_beside.ipynb #d89da037
+# %% ../nbs/34_beside.ipynb #841da22b
 def mixed(
     parts: Sequence[Answers],  # the in-domain data set first
     share: float,  # of unknown inputs, shared by the other data sets alike
@@ -351,7 +351,7 @@ def mixed(
     draws = {m: drawn(m) for m in first.draws}
     return Answers(probs, labels, draws, min(a.sources for a in parts))
 
-# %% ../nbs/34_beside.ipynb #72977604
+# %% ../nbs/34_beside.ipynb #a2ae1c66
 def errors_of(
     a: Answers,
     method: str,
@@ -362,7 +362,7 @@ def errors_of(
     found |= {f"{m}_change_se": change[:, i] for i, m in enumerate(LOSSES)}
     return {k: standard_error(d, a.sources) for k, d in found.items()} | {"sources": a.sources}
 
-# %% ../nbs/34_beside.ipynb #c64e2981
+# %% ../nbs/34_beside.ipynb #2756de52
 def records_of(
     a: Answers,
     dataset: str,  # its name
@@ -375,7 +375,7 @@ def records_of(
         name = dict(dataset=dataset, group=group, method=method)
         yield name | row | (errors_of(a, method) if a.draws else {})
 
-# %% ../nbs/34_beside.ipynb #639a3602
+# %% ../nbs/34_beside.ipynb #c2539e23
 def seconds(
     methods: Sequence[Method],  # not fitted yet
     va: Outputs,
@@ -392,7 +392,7 @@ def seconds(
     fit, predict = np.min([once() for _ in range(repeats)], 0) / len(methods)
     return float(fit), float(predict)
 
-# %% ../nbs/34_beside.ipynb #a3ddf16b
+# %% ../nbs/34_beside.ipynb #856d8e8a
 def times(
     methods: Mapping[str, Sequence[Method]],  # not fitted yet
     va: Outputs,
@@ -406,7 +406,7 @@ def times(
             for k, (f, p) in found.items()]
     return pd.DataFrame(rows)
 
-# %% ../nbs/34_beside.ipynb #d159d7d3
+# %% ../nbs/34_beside.ipynb #a6f43a74
 def compare_methods(
     outputs: Mapping[str, Outputs],  # va first, then te
     groups: Mapping[str, str],  # data set -> group
@@ -442,7 +442,7 @@ def compare_methods(
     taken = times(methods, va, te).assign(dataset=second)
     return records.merge(taken, "left", ["dataset", "method"])
 
-# %% ../nbs/34_beside.ipynb #4f626d36
+# %% ../nbs/34_beside.ipynb #31ce2bd1
 class Part(NamedTuple):
     "One score of a network, as it goes into combinations"
     scorer: Scorer  # fitted
@@ -454,7 +454,7 @@ class Part(NamedTuple):
         u = self.scorer.score(x)
         return u, -p_value(u, self.u.double().sort().values).log()
 
-# %% ../nbs/34_beside.ipynb #36fccbb3
+# %% ../nbs/34_beside.ipynb #0770387f
 def fit_part(
     scorer: Scorer,  # not fitted yet
     va: Outputs,  # in-domain validation data
@@ -464,14 +464,14 @@ def fit_part(
     doubt = combined_held_out(Combined([scorer]), va, tau)
     return Part(own_copy(scorer).fit(va, tau), held_out_scores(scorer, va, tau), doubt)
 
-# %% ../nbs/34_beside.ipynb #66fd822d
+# %% ../nbs/34_beside.ipynb #32aca7d0
 def subsets(
     names: Sequence[str] = SCORERS,
 ) -> list[tuple[str, ...]]:
     "Every choice of one or more, the small ones first"
     return [s for k in range(len(names)) for s in itertools.combinations(names, k + 1)]
 
-# %% ../nbs/34_beside.ipynb #3eeafe13
+# %% ../nbs/34_beside.ipynb #82c1f8ce
 def combined_scores(
     found: Mapping[str, tuple[Tensor, Tensor]],  # part -> scores, minus their log p-values
     subset: Sequence[str],
@@ -480,7 +480,7 @@ def combined_scores(
     if len(subset) == 1: return found[subset[0]][0]
     return torch.stack([found[s][1] for s in subset]).sum(0)
 
-# %% ../nbs/34_beside.ipynb #cb463f3c
+# %% ../nbs/34_beside.ipynb #d1c01947
 def compare_combinations(
     outputs: Mapping[str, Outputs],  # va first, then te
     groups: Mapping[str, str],  # data set -> group
@@ -509,7 +509,7 @@ def compare_combinations(
             rows.append(row | {"auroc": apart["auroc"]})
     return pd.DataFrame(rows)
 
-# %% ../nbs/34_beside.ipynb #2ebbc06e
+# %% ../nbs/34_beside.ipynb #b634d19b
 def compare_networks(
     configs: Sequence[Config],
     runs: Path,  # the folder with the runs of the benchmark
@@ -532,7 +532,7 @@ def compare_networks(
         print(f"{config.benchmark}: {config.backbone}, seed {config.seed}", file=sys.stderr)
     return pd.concat(found, ignore_index=True)
 
-# %% ../nbs/34_beside.ipynb #45069131
+# %% ../nbs/34_beside.ipynb #fe7ff7a1
 def replace_records(
     records: pd.DataFrame,  # of one benchmark
     path: Path,
@@ -543,7 +543,7 @@ def replace_records(
         records = pd.concat([old[~old.benchmark.isin(records.benchmark)], records])
     write_records(short(records), path)
 
-# %% ../nbs/34_beside.ipynb #952b690d
+# %% ../nbs/34_beside.ipynb #3ed1ccca
 def short(
     records: pd.DataFrame,
     digits: int = 5,  # that count
@@ -553,7 +553,7 @@ def short(
     round_one = lambda x: float(f"{x:.{digits}g}")
     return records.assign(**{k: records[k].map(round_one) for k in numbers})
 
-# %% ../nbs/34_beside.ipynb #12d5ccb8
+# %% ../nbs/34_beside.ipynb #0d8950a3
 def published_comparison(
     what: str = "methods",  # or "combinations"
 ) -> pd.DataFrame:
@@ -562,7 +562,7 @@ def published_comparison(
     check_name("what", what, list(names))
     with as_file(files("u2c") / "data" / names[what]) as path: return read_records(path)
 
-# %% ../nbs/34_beside.ipynb #9af28b9a
+# %% ../nbs/34_beside.ipynb #ccb063e5
 def command_line() -> argparse.ArgumentParser:
     "The options of python -m u2c.beside"
     parser = argparse.ArgumentParser("python -m u2c.beside",
@@ -578,7 +578,7 @@ def command_line() -> argparse.ArgumentParser:
     add("--epochs", type=int, help="other than the backbones' recipes")
     return parser
 
-# %% ../nbs/34_beside.ipynb #bb33d3f3
+# %% ../nbs/34_beside.ipynb #9c55f9ef
 def main() -> None:
     "Compare, and write what was found"
     parser = command_line()
@@ -588,5 +588,5 @@ def main() -> None:
         replace_records(compare_networks(configs, a.runs, a.what), a.out)
     except (ValueError, FileNotFoundError, ImportError) as e: parser.error(str(e))
 
-# %% ../nbs/34_beside.ipynb #342859ec
+# %% ../nbs/34_beside.ipynb #b1bea96f
 if __name__ == "__main__" and "__file__" in globals(): main()
