@@ -1,0 +1,78 @@
+"""Time a calibrated answer beside the bare network's, the import beside torch's, and the watch; write _runs/bench_service.md.
+
+Each is a ratio within one run: bare and calibrated calls take turns, and the median of the pairs' ratios is told."""
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torchvision.models import resnet50
+
+from u2c import Outputs, RejectOrClassify, U2CClassifier, Watch, make_scorer
+
+ROWS, BATCHES = 10_000, {1: 15, 64: 3}  # rows of va; how often a batch of each size is timed
+# What a calibrated answer may add to the bare network's time, in percent.
+MAY_ADD = {"maxlogit": 5, "ash": 5, "mahalanobis": 15, "knn": None, "combined": None}
+
+
+def seconds(f) -> float:
+    start = time.perf_counter()
+    f()
+    return time.perf_counter() - start
+
+
+def validation(net: torch.nn.Module) -> Outputs:
+    "Made-up features of a ResNet50's size, with the logits of its own last layer and labels that are mostly its answers"
+    g = torch.Generator().manual_seed(0)
+    features = torch.randn(ROWS, 2048, generator=g).abs()
+    with torch.no_grad():
+        logits = net.fc(features) * 20
+    guess = torch.randint(1000, (ROWS,), generator=g)
+    return Outputs(features, logits, torch.where(torch.rand(ROWS, generator=g) < 0.8, logits.argmax(1), guess))
+
+
+def latency() -> list[str]:
+    torch.manual_seed(0)
+    net = resnet50().eval()
+    va = validation(net)
+    lines = ["| score | may add | " + " | ".join(f"batch {b}" for b in BATCHES) + " |", "| --- | ---: |" + " ---: |" * len(BATCHES)]
+    for name, most in MAY_ADD.items():
+        clf = U2CClassifier(net, name).fit(va)
+        cells = []
+        for size, times in BATCHES.items():
+            x = torch.rand(size, 3, 224, 224)
+            clf.predict_proba(x)  # once, to warm up and to find the last layer
+            with torch.no_grad():
+                pairs = [(seconds(lambda: net(x)), seconds(lambda: clf.predict_proba(x))) for _ in range(times)]
+            cells.append(f"{100 * (statistics.median(ours / bare for bare, ours in pairs) - 1):+.1f} %")
+        lines.append(f"| {name} | {'' if most is None else f'{most} %'} | {' | '.join(cells)} |")
+    return [f"A calibrated answer beside ResNet50's alone ({ROWS:,} rows of va, 2,048 features, 1,000 classes, {torch.get_num_threads()} threads):", "", *lines]
+
+
+def imports() -> str:
+    def took(line: str) -> float:
+        return statistics.median(seconds(lambda: subprocess.run([sys.executable, "-c", line], check=True)) for _ in range(5))
+
+    start, bare, ours = (took(line) for line in ("pass", "import torch", "from u2c import Outputs, RankU2C, U2C"))
+    return f"Import: torch {bare - start:.2f} s, torch with u2c's public names {ours - start:.2f} s, {(ours - start) / (bare - start):.2f} times."
+
+
+def watching() -> str:
+    g = torch.Generator().manual_seed(0)
+    va = Outputs(torch.randn(2000, 64, generator=g), torch.randn(2000, 8, generator=g), torch.arange(2000) % 8)
+    rc = RejectOrClassify(make_scorer("maxlogit")).fit(va)
+    u = rc.scorer.score(va)
+    watch, many = Watch(rc, u), u.repeat(5)
+    whole = statistics.median(seconds(lambda: watch.update(many)) for _ in range(5))
+    one = statistics.median(seconds(lambda: watch.update(u[:1])) for _ in range(50))
+    return f"The watch: {len(many):,} scores in {1000 * whole:.0f} ms, one score in {1000 * one:.1f} ms."
+
+
+if __name__ == "__main__":
+    text = [*latency(), "", imports(), "", watching()]
+    out = Path(__file__).parent.parent / "_runs/bench_service.md"
+    out.parent.mkdir(exist_ok=True)
+    out.write_text("\n".join(text) + "\n")
+    print("\n".join(text))
