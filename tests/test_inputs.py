@@ -344,7 +344,7 @@ def test_a_scorer_that_cannot_be_copied_is_named():
 
 def test_names_of_options_are_shown():
     assert "link=mlp, hidden=3, standardize=True" in repr(U2C("knn", hidden=3, standardize=True))
-    assert repr(make_scorer("knn", k=5)) == "KNN(k=5, distance='kth')"
+    assert repr(make_scorer("knn", k=5)) == "KNN(k=5, distance='kth', subsample=None)"
     assert repr(make_scorer("mahalanobis")) == "Mahalanobis(relative=True, squared=False, ridge=1e-06)"
 
 

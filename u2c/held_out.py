@@ -17,7 +17,8 @@ from torch import Tensor
 
 from .core import Outputs, blocks, check_scores, in_domain_labels
 from .core import own_copy, warn, widen
-from .distances import KNN, Mahalanobis, class_gaussians, ridge_cholesky, unit_rows
+from .distances import KNN, Mahalanobis, class_gaussians, kept_rows, nearest
+from .distances import ridge_cholesky, unit_rows
 from .scorers import Scorer, need_features
 
 # %% ../nbs/04a_held_out.ipynb #3c673e07
@@ -69,12 +70,17 @@ def knn_held_out(
     tau: float = 1.0,  # not used
 ) -> Tensor:  # (n,)
     "The score of each row by a KNN of all others"
-    phi, k = need_features(va, "knn"), scorer.k
-    n = len(phi) - 1
+    rows, k = unit_rows(need_features(va, "knn")), scorer.k
+    kept = kept_rows(len(rows), scorer.subsample).to(rows.device)
+    n = len(kept) - 1
     if k > n:
         expected = f"expected k <= {n}"
         raise ValueError(f"k: found {k} neighbours among {n} other rows, {expected}")
-    return scorer._summary(nearest_others(unit_rows(phi), k))
+    squares = rows.new_empty(len(rows), k)
+    squares[kept] = nearest_others(rows[kept], k)
+    rest = torch.ones(len(rows), dtype=torch.bool, device=rows.device).index_fill(0, kept, False)
+    if rest.any(): squares[rest] = nearest(rows[rest], rows[kept], k)
+    return scorer._summary(squares)
 
 # %% ../nbs/04a_held_out.ipynb #4406d3b7
 def room_left(

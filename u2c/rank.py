@@ -26,7 +26,7 @@ def p_value(
 ) -> Tensor:  # (n,) from 1/(m+1) to 1, in the type of the reference
     "The share of in-domain rows that are at least as strange, the row itself counted as one"
     m = len(reference)
-    below = torch.searchsorted(reference, u.to(reference.dtype))
+    below = torch.searchsorted(reference, u.to(reference.dtype).contiguous())
     return (1 + m - below).to(reference.dtype) / (m + 1)
 
 # %% ../nbs/05a_rank.ipynb #71187051
