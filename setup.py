@@ -22,6 +22,11 @@ def readme() -> str:
     return text
 
 
+vision, weights = lines("vision_requirements"), lines("pretrained_requirements")
+reproduce = vision + lines("reproduce_requirements")
+beside = reproduce + lines("beside_requirements")
+extras = {"vision": vision, "pretrained": vision + weights, "reproduce": reproduce, "beside": beside}
+
 setup(
     name=cfg["lib_name"],
     version=cfg["version"],
@@ -38,7 +43,7 @@ setup(
     package_data={"u2c": ["py.typed", "data/*", "data/kernels/python3/*"]},
     python_requires=">=" + cfg["min_python"],
     install_requires=lines("requirements"),
-    extras_require={"dev": lines("dev_requirements"), "pretrained": lines("pretrained_requirements")},
+    extras_require=extras | {"dev": beside + lines("dev_requirements")},
     entry_points={
         "console_scripts": lines("console_scripts"),
         "nbdev": ["u2c=u2c._modidx:d"],  # lets nbdev link names to their pages

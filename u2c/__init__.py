@@ -1,1 +1,32 @@
+"Unified uncertainty calibration: a classifier that says \"I don't know\" with a calibrated probability."
 __version__ = "0.1.0"
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .core import Outputs as Outputs
+    from .rank import RankU2C as RankU2C
+    from .reject import Calibrator as Calibrator, RejectOrClassify as RejectOrClassify
+    from .scorers import Scorer as Scorer, list_scorers as list_scorers
+    from .scorers import make_scorer as make_scorer, register_scorer as register_scorer
+    from .unified import U2C as U2C
+
+# The public names and their modules: `import u2c` loads none of them, the first use of a name does.
+_HOMES = {
+    "Outputs": "core",
+    "Scorer": "scorers", "make_scorer": "scorers", "list_scorers": "scorers", "register_scorer": "scorers",
+    "Calibrator": "reject", "RejectOrClassify": "reject", "U2C": "unified", "RankU2C": "rank",
+}
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(globals().keys() | _HOMES.keys())

@@ -6,18 +6,18 @@
 __all__ = ['columns', 'regions', 'Comparison', 'compare', 'region_shares', 'quadrant']
 
 # %% ../nbs/06_regions.ipynb #628b4690
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd  # type: ignore[import-untyped]
 import torch
-from scipy.stats import binomtest  # type: ignore[import-untyped]
 from torch import Tensor
 
 from .core import ArrayLike, Outputs, as_tensor, check_finite
 from .metrics import check_probs
 from .reject import Calibrator
 from .unified import U2C
+
+if TYPE_CHECKING: import pandas as pd  # type: ignore[import-untyped]
 
 # %% ../nbs/06_regions.ipynb #ee2d36c0
 def columns(
@@ -83,8 +83,10 @@ def compare(
 def region_shares(
     region: np.ndarray,  # (n,) letters, such as `Comparison.region`
     level: float = 0.95,  # of the interval
-) -> pd.DataFrame:  # a row for each region: count, share, low, high
+) -> "pd.DataFrame":  # a row for each region: count, share, low, high
     "How many rows lie in each region, with an interval for the share of the population"
+    import pandas as pd  # type: ignore[import-untyped]
+    from scipy.stats import binomtest  # type: ignore[import-untyped]
     n, rows = len(region), []
     if n == 0: raise ValueError("region: found no rows, expected at least one")
     for letter in "ABCD":

@@ -4,16 +4,16 @@
 
 # %% auto #0
 __all__ = ['MARKS', 'PAPER', 'DIFFERENCE', 'Found', 'TEST', 'WITHIN', 'UNDECIDED', 'WHAT', 'LEGEND', 'SIGN_LEGEND', 'INFINITE',
-           'SHADES', 'INKS', 'INK_LEGEND', 'SETUP', 'STEP_WORDS', 'BESIDE_LEGEND', 'signed', 'change_text', 'Shown',
-           'layout', 'cell_table', 'legend_words', 'plain_lines', 'text_table', 'to_text', 'to_markdown', 'halves',
-           'plain_pandas', 'styled', 'html_ink', 'html_table', 'to_html', 'latex_escape', 'latex_text', 'to_latex',
-           'beside_table', 'beside_text', 'beside_html']
+           'SHADES', 'INKS', 'INK_LEGEND', 'SETUP', 'STEP_WORDS', 'BESIDE_LEGEND', 'METHOD_NAMES', 'METRIC_NAMES',
+           'signed', 'change_text', 'Shown', 'layout', 'cell_table', 'legend_words', 'plain_lines', 'text_table',
+           'to_text', 'to_markdown', 'halves', 'plain_pandas', 'styled', 'html_ink', 'html_table', 'to_html',
+           'latex_escape', 'latex_text', 'to_latex', 'beside_table', 'beside_text', 'beside_html', 'methods_markdown']
 
 # %% ../nbs/31_tables.ipynb #4e71df3f
 import html
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from contextlib import AbstractContextManager
 from itertools import groupby
@@ -24,7 +24,7 @@ import pandas as pd  # type: ignore[import-untyped]
 from pandas.io.formats.style import Styler  # type: ignore[import-untyped]
 
 from .verdicts import BESIDE, GROUPS, METRICS, SCORERS, STEPS
-from .verdicts import check_cells, check_columns, printed_diff
+from .verdicts import check_cells, check_columns, group_changes, printed_diff
 from .verdicts import step, unknown_errors, verdict
 
 # %% ../nbs/31_tables.ipynb #tabl0018
@@ -289,3 +289,32 @@ def beside_html(
     steps = ", ".join(html_ink(s, words) for s, words in STEP_WORDS.items())
     lines = f"this run, {html_ink('undecided', 'the paper')}, and this run minus the paper"
     return html_table(beside_table(both), f"{WHAT}: {lines}: {steps}. –: not run.", caption)
+
+# %% ../nbs/31_tables.ipynb #grptco01
+METHOD_NAMES = {"rc": "RC", "rc_held_out": "RC, held-out", "u2c": "U2C",
+                "u2c_linear": "U2C, linear", "u2c_rank": "RankU2C"}
+METRIC_NAMES = {"err": "err, %", "ece": "ece, %", "ece_apart": "ece apart, %",
+                "nll_floored": "nll, floored", "brier": "Brier"}
+
+# %% ../nbs/31_tables.ipynb #grptco02
+def methods_markdown(
+    records: pd.DataFrame,  # of one benchmark
+    methods: Sequence[str] = ("u2c", "u2c_rank"),  # beside RC
+    metrics: Sequence[str] = ("err", "ece", "nll_floored", "brier"),
+) -> str:
+    "RC and other methods by group and metric, for a markdown page"
+    parts = [group_changes(records, m, metrics=metrics) for m in methods]
+    head = ["", "", *(METHOD_NAMES.get(m, m) for m in ("rc", *methods))]
+    lines = [head, ["---", "---", *["---:"] * (len(head) - 2)]]
+    for key in parts[0].index:
+        scale, digits = (100, 1) if METRIC_NAMES.get(key[1], "").endswith("%") else (1, 3)
+        number = lambda value, form="": f"{scale * value:{form}.{digits}f}"
+        first = key == next(k for k in parts[0].index if k[0] == key[0])
+        cells = [number(parts[0].at[key, "rc"])]
+        for m, p in zip(methods, parts):
+            change, half = p.at[key, "change"], p.at[key, "half"]
+            mark = "" if abs(change) <= half else f" {MARKS['better' if change < 0 else 'worse']}"
+            told = f"({number(change, '+')} ± {number(half)}){mark}".replace("inf", "∞")
+            cells.append(f"{number(p.at[key, m])} {told}")
+        lines.append([key[0] if first else "", METRIC_NAMES.get(key[1], key[1]), *cells])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

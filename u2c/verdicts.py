@@ -6,7 +6,7 @@
 __all__ = ['GROUPS', 'METRICS', 'SCORERS', 'KEY', 'COLUMNS', 'VERDICTS', 'CLAIMS', 'BESIDE', 'STEPS', 'check_columns',
            'check_known', 'check_cells', 'paper_cells', 'welch', 'over_seeds', 'with_rc', 'joint_error', 'record_cells',
            'critical', 'reach', 'verdict', 'unknown_errors', 'tally', 'summary', 'holds', 'outcome', 'pattern',
-           'beside', 'printed_diff', 'step', 'closeness', 'closeness_text']
+           'beside', 'printed_diff', 'step', 'closeness', 'closeness_text', 'by_network', 'group_changes']
 
 # %% ../nbs/30a_verdicts.ipynb #verd0004
 import math
@@ -277,3 +277,38 @@ def closeness_text(both: pd.DataFrame) -> str:
              f"by U2C ({c.cells} of {c.of} cells)" if c.cells else f"{c.metric} not run"
              for c in closeness(both).itertuples()]
     return f"Mean absolute difference from the paper, in points: {'; '.join(parts)}."
+
+# %% ../nbs/30a_verdicts.ipynb #grpco001
+def by_network(
+    records: pd.DataFrame,  # of one benchmark
+    metrics: Sequence[str],
+) -> pd.DataFrame:  # rows: group, metric, backbone, seed; a column for each method
+    "The mean of every network over the scores and the data sets of a group, va left out"
+    key = ["group", "backbone", "seed", "method"]
+    check_columns(records, ["benchmark", "dataset", *key, *metrics], "records")
+    benchmarks = records["benchmark"].unique()
+    if len(benchmarks) != 1:
+        found = ", ".join(benchmarks) or "none"
+        raise ValueError(f"benchmark: found {found}, expected records of one")
+    tested = records[~records["dataset"].str.endswith("-va")]
+    means = tested.groupby(key)[list(metrics)].mean().rename_axis(columns="metric")
+    return means.stack(future_stack=True).unstack("method")
+
+# %% ../nbs/30a_verdicts.ipynb #grpco002
+def group_changes(
+    records: pd.DataFrame,  # of one benchmark
+    method: str,  # such as "u2c_rank"
+    against: str = "rc",
+    metrics: Sequence[str] = ("err", "ece", "nll_floored", "brier"),
+) -> pd.DataFrame:  # rows: group, metric; the means, their change, half of its 95 % interval
+    "How a method does against another in each group, over networks"
+    wide = by_network(records, metrics)
+    for name, value in (("method", method), ("against", against)):
+        check_known(name, value, list(wide.columns))
+    wide["change"] = wide[method] - wide[against]
+    parts = wide.groupby(["group", "metric"])
+    means, networks = parts[[against, method, "change"]].mean(), parts["change"].count()
+    spread = parts["change"].std() / networks**.5
+    half = [reach(se, n - 1) if n > 1 else math.inf for se, n in zip(spread, networks)]
+    order = pd.MultiIndex.from_product([GROUPS, metrics], names=["group", "metric"])
+    return means.assign(half=half).reindex([key for key in order if key in means.index])
