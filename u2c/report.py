@@ -7,7 +7,7 @@ __all__ = ['STYLE', 'Served', 'Answers', 'answer', 'as_records', 'Measured', 'sh
            'unknown_found', 'as_svg', 'figures', 'thumbnail', 'html_numbers', 'strangest', 'most_doubtful',
            'html_report']
 
-# %% ../nbs/15b_report.ipynb #c3bcce0c
+# %% ../nbs/15b_report.ipynb #3983df7e
 import base64
 import html
 import io
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from .core import Outputs, check_labels
-from .metrics import auroc, brier, confidence_bins, ece, nll, reliability_bins, risk_coverage
+from .metrics import auroc, confidence_bins, ece, reliability_bins, risk_coverage
 from .rank import p_value
 from .regions import quadrant
 from .reject import Calibrator
@@ -30,7 +30,7 @@ from .watch import clopper_pearson
 
 if TYPE_CHECKING: from PIL.Image import Image
 
-# %% ../nbs/15b_report.ipynb #0c2f28e1
+# %% ../nbs/15b_report.ipynb #7740c677
 class Served(NamedTuple):
     "A calibrator, and the words for its answers"
     calibrator: Calibrator  # fitted
@@ -43,7 +43,7 @@ class Served(NamedTuple):
         if k == int(self.calibrator.n_classes): return self.unknown
         return str(k) if self.classes is None else self.classes[k]
 
-# %% ../nbs/15b_report.ipynb #e4e95876
+# %% ../nbs/15b_report.ipynb #2e61c1fc
 class Answers(NamedTuple):
     "What is said about n rows"
     log_p: Tensor  # (n, c+1)
@@ -51,7 +51,7 @@ class Answers(NamedTuple):
     p: Tensor | None  # (n,) in-domain p-values of them
     kind: np.ndarray  # (n,) "known-known", "known-unknown" or "unknown-known"
 
-# %% ../nbs/15b_report.ipynb #e1a49a38
+# %% ../nbs/15b_report.ipynb #ef0da809
 def answer(
     served: Served,
     x: Outputs,
@@ -62,7 +62,7 @@ def answer(
     p = None if served.reference is None else p_value(u, served.reference).cpu()
     return Answers(log_p, u.cpu(), p, quadrant(log_p.exp()))
 
-# %% ../nbs/15b_report.ipynb #c86b2b28
+# %% ../nbs/15b_report.ipynb #bb21c032
 def as_records(
     served: Served,
     answers: Answers,
@@ -83,14 +83,14 @@ def as_records(
             kind=str(answers.kind[i]), top=[list(pair) for pair in zip(best, values)]))
     return records
 
-# %% ../nbs/15b_report.ipynb #702674b3
+# %% ../nbs/15b_report.ipynb #271c6156
 class Measured(NamedTuple):
     "A number and its 95 % interval; nan where there is none"
     value: float
     low: float = math.nan
     high: float = math.nan
 
-# %% ../nbs/15b_report.ipynb #c483bf6f
+# %% ../nbs/15b_report.ipynb #39811408
 def share_of(
     rows: Tensor,  # (n,) True or False
 ) -> Measured:
@@ -99,7 +99,7 @@ def share_of(
     if not n: return Measured(math.nan)
     return Measured(count / n, *clopper_pearson(count, n, 0.025))
 
-# %% ../nbs/15b_report.ipynb #61127a80
+# %% ../nbs/15b_report.ipynb #a9b62349
 def mean_of(
     rows: Tensor,  # (n,)
 ) -> Measured:
@@ -110,7 +110,7 @@ def mean_of(
     half = 1.96 * x.std().item() / math.sqrt(n)
     return Measured(value, value - half, value + half)
 
-# %% ../nbs/15b_report.ipynb #7eaf3c1a
+# %% ../nbs/15b_report.ipynb #6af67153
 def ece_of(
     probs: Tensor,  # (n, c+1)
     labels: Tensor,  # (n,)
@@ -127,7 +127,7 @@ def ece_of(
     half = 1.96 * float(np.std(np.abs(drawn).sum(1) / n, ddof=1))
     return Measured(value, max(0.0, value - half), min(1.0, value + half))
 
-# %% ../nbs/15b_report.ipynb #5bad5921
+# %% ../nbs/15b_report.ipynb #84fc2322
 def evaluated(
     log_p: Tensor,  # (n, c+1) log-probabilities, the last for abstaining
     labels: Tensor | None,  # (n,) in 0..c, c for an input of no known class
@@ -142,7 +142,7 @@ def evaluated(
         err=share_of(~right), ece=ece_of(p, y), nll=mean_of(-log_p[each, y]),
         brier=mean_of(square), coverage=share_of(answered), risk=share_of(~right[answered]))
 
-# %% ../nbs/15b_report.ipynb #55a22cbe
+# %% ../nbs/15b_report.ipynb #407eb87c
 def unknown_found(
     known: Answers,  # on test data
     strange: Answers,  # on data of no known class
@@ -152,7 +152,7 @@ def unknown_found(
     declined = share_of(strange.log_p.argmax(1) == c)
     return dict(rejected=declined, auroc=Measured(auroc(known.u, strange.u)))
 
-# %% ../nbs/15b_report.ipynb #0119948a
+# %% ../nbs/15b_report.ipynb #e221e2de
 def as_svg(
     draw: Callable[[Any], object],  # on matplotlib's axes
     told: str,  # for those who do not see it
@@ -175,7 +175,7 @@ def as_svg(
     told = f'role="img" aria-label="{html.escape(told)}" fill="var(--ink)"'
     return svg.replace("<svg ", f"<svg {told} ", 1)
 
-# %% ../nbs/15b_report.ipynb #f820c51e
+# %% ../nbs/15b_report.ipynb #54220455
 def figures(
     said: Answers,
     labels: Tensor,  # (n,)
@@ -187,10 +187,10 @@ def figures(
     top, prediction = said.log_p.max(1)
     wrong = (prediction != labels).double()
     curve = risk_coverage(-torch.expm1(top.double()), wrong)
-    bins = reliability_bins(probs, labels)
+    bins, name = reliability_bins(probs, labels), f"{n:,} rows"
     drawn = [
         as_svg(lambda ax: plot_reliability(ax, bins), "Reliability: accuracy over confidence"),
-        as_svg(lambda ax: plot_risk_coverage(ax, {f"{n:,} rows": curve}), "Risk over coverage")]
+        as_svg(lambda ax: plot_risk_coverage(ax, {name: curve}), "Risk over coverage")]
     if said.p is None: return drawn
     shares = tenths(said.p.double().numpy())
     def draw(ax: Any) -> None:
@@ -199,7 +199,7 @@ def figures(
         ax.legend(handles, ["test data", "spread evenly"], frameon=False, fontsize=8)
     return [*drawn, as_svg(draw, "Shares of p-values by tenths")]
 
-# %% ../nbs/15b_report.ipynb #863a02bb
+# %% ../nbs/15b_report.ipynb #27e14a55
 def thumbnail(
     picture: "Image",
     side: int = 96,  # pixels at most
@@ -216,7 +216,7 @@ def thumbnail(
     small.save(out, "jpeg", quality=80)
     return "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode()
 
-# %% ../nbs/15b_report.ipynb #e8d299c6
+# %% ../nbs/15b_report.ipynb #6bbdcfa2
 STYLE = """
 :root { color-scheme: light dark; --ink: #1d2126; --soft: #5c6570; --paper: #ffffff;
   --line: #d9dee3; --blue: #0072b2 }
@@ -231,11 +231,12 @@ table { border-collapse: collapse } td, th { padding: .25rem .8rem; text-align: 
 .wide { overflow-x: auto } td small, figcaption { color: var(--soft) }
 td { font-variant-numeric: tabular-nums; white-space: nowrap }
 .row { display: flex; flex-wrap: wrap; gap: 1rem } .row svg { width: 21rem; height: auto }
-figure { margin: 0; width: 8.5rem; font-size: .8rem; line-height: 1.3; overflow-wrap: anywhere }
+figure { margin: 0; width: 8.5rem; font-size: .8rem; line-height: 1.3;
+  overflow-wrap: anywhere }
 figure img { max-width: 96px; max-height: 96px; display: block; margin-bottom: .3rem }
 """
 
-# %% ../nbs/15b_report.ipynb #9e4c9598
+# %% ../nbs/15b_report.ipynb #09eecc83
 def _cell(
     found: Measured | None,
     percent: bool,
@@ -246,7 +247,7 @@ def _cell(
     if math.isnan(found.low): return f"<td>{value}</td>"
     return f"<td>{value}<br><small>{low} to {high}</small></td>"
 
-# %% ../nbs/15b_report.ipynb #724a85cf
+# %% ../nbs/15b_report.ipynb #d63a0b9c
 def html_numbers(
     rows: dict[str, dict[str, Measured]],  # data -> what was measured
 ) -> str:
@@ -259,7 +260,7 @@ def html_numbers(
         body += f"<tr><td>{html.escape(name)}</td>{''.join(cells)}</tr>"
     return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
 
-# %% ../nbs/15b_report.ipynb #d6778f0c
+# %% ../nbs/15b_report.ipynb #c85efb9a
 def _gallery(
     records: Sequence[dict[str, Any]],
     picture: Callable[[str], "Image"] | None,  # of a name
@@ -272,12 +273,13 @@ def _gallery(
         if r["p_value"] is not None: said += f", p = {r['p_value']:.2g}"
         drawn = ""
         if picture is not None:
-            drawn = f'<img alt="{html.escape(r["name"])}" src="{thumbnail(picture(r["name"]))}">'
+            source = thumbnail(picture(r["name"]))
+            drawn = f'<img alt="{html.escape(r["name"])}" src="{source}">'
         caption = f"<strong>{html.escape(said)}</strong><br>{html.escape(r['name'])}"
         shown += f"<figure>{drawn}<figcaption>{caption}</figcaption></figure>"
     return f'<div class="row">{shown}</div>'
 
-# %% ../nbs/15b_report.ipynb #5b3f43b7
+# %% ../nbs/15b_report.ipynb #3643b4ab
 def strangest(
     records: Sequence[dict[str, Any]],
     most: int = 12,
@@ -285,7 +287,7 @@ def strangest(
     "The rows of the largest scores"
     return sorted(records, key=lambda r: -r["u"])[:most]
 
-# %% ../nbs/15b_report.ipynb #a25d1da4
+# %% ../nbs/15b_report.ipynb #146826a2
 def most_doubtful(
     records: Sequence[dict[str, Any]],
     most: int = 12,
@@ -294,7 +296,7 @@ def most_doubtful(
     answered = (r for r in records if not r["abstains"])
     return sorted(answered, key=lambda r: r["probability"])[:most]
 
-# %% ../nbs/15b_report.ipynb #146dcf65
+# %% ../nbs/15b_report.ipynb #8ddabef6
 def html_report(
     title: str,
     facts: dict[str, Any],  # what there is to say
@@ -313,16 +315,17 @@ def html_report(
 <style>{STYLE}</style></head><body>
 <h1>{html.escape(title)}</h1><ul>{said}</ul>
 <h2>Numbers</h2>{html_numbers(numbers)}
-<p>Below each number is its 95 % interval. A rejected input of a known class counts as an error in
-err; ece, nll and brier are those of all probabilities, abstaining included; coverage is the share
-that is answered, and risk the share of wrong ones among the answers. Of data of no known class,
-rejected is the share that is declined, and auroc says how well the score alone tells them from
-test data.</p>
+<p>Below each number is its 95 % interval. A rejected input of a known class counts as an
+error in err; ece, nll and brier are those of all probabilities, abstaining included; coverage
+is the share that is answered, and risk the share of wrong ones among the answers. Of data of
+no known class, rejected is the share that is declined, and auroc says how well the score alone
+tells them from test data.</p>
 <h2>Calibration</h2><div class="row">{''.join(drawn)}</div>
-<p>Accuracy over confidence; the risk of answering only the most certain rows; and the p-values of
-the scores, which are spread evenly (dashed) where test data are as ordinary as those that the
-classifier was calibrated on.</p>
-<h2>The strangest</h2><p>Those of the largest score u.</p>{_gallery(strangest(records), picture)}
+<p>Accuracy over confidence; the risk of answering only the most certain rows; and the
+p-values of the scores, which are spread evenly (dashed) where test data are as ordinary as
+those that the classifier was calibrated on.</p>
+<h2>The strangest</h2><p>Those of the largest score u.</p>
+{_gallery(strangest(records), picture)}
 <h2>The most doubtful</h2><p>Those that are answered with the least probability.</p>
 {_gallery(most_doubtful(records), picture)}
 </body></html>
