@@ -97,10 +97,13 @@ class OpenMaxScore(Scorer):
 class OpenMax:
     "OpenMax's own probabilities, at whatever rejection comes of them"
     def fit(self, va: Outputs) -> Self:
+        "Learn the layer from in-domain data"
         self.scorer = OpenMaxScore().fit(va)
         return self
 
-    def predict_proba(self, x: Outputs) -> Tensor: return self.scorer.probabilities(x)
+    def predict_proba(self, x: Outputs) -> Tensor:
+        "The probabilities of the classes and of the unknown one"
+        return self.scorer.probabilities(x)
 
 # %% ../nbs/34_beside.ipynb #590a383b
 class Given(ClassifierMixin, BaseEstimator):
@@ -110,11 +113,17 @@ class Given(ClassifierMixin, BaseEstimator):
     @property
     def classes_(self) -> np.ndarray: return np.arange(self.classes)
 
-    def fit(self, X: np.ndarray, y: np.ndarray) -> Self: return self
+    def fit(self, X: np.ndarray, y: np.ndarray) -> Self:
+        "Nothing to learn"
+        return self
 
-    def predict(self, X: np.ndarray) -> np.ndarray: return X.argmax(1)
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        "The most probable class"
+        return X.argmax(1)
 
-    def predict_proba(self, X: np.ndarray) -> np.ndarray: return X
+    def predict_proba(self, X: np.ndarray) -> np.ndarray:
+        "The input itself"
+        return X
 
 # %% ../nbs/34_beside.ipynb #68994a7d
 def set_sizes(
@@ -183,9 +192,11 @@ class Conformal(RejectOrClassify):
 # %% ../nbs/34_beside.ipynb #07f5b83a
 class Method(Protocol):
     "What is compared"
-    def fit(self, va: Outputs) -> Any: ...
+    def fit(self, va: Outputs) -> Any:
+        "Learn from in-domain data"
 
-    def predict_proba(self, x: Outputs) -> Tensor: ...
+    def predict_proba(self, x: Outputs) -> Tensor:
+        "(n, c+1) probabilities"
 
 # %% ../nbs/34_beside.ipynb #0d74db8e
 def rivals(

@@ -303,18 +303,18 @@ def methods_markdown(
     metrics: Sequence[str] = ("err", "ece", "nll_floored", "brier"),
 ) -> str:
     "RC and other methods by group and metric, for a markdown page"
-    parts = [group_changes(records, m, metrics=metrics) for m in methods]
+    parts = [group_changes(records, m, metrics=metrics).to_dict("index") for m in methods]
     head = ["", "", *(METHOD_NAMES.get(m, m) for m in ("rc", *methods))]
     lines = [head, ["---", "---", *["---:"] * (len(head) - 2)]]
-    for key in parts[0].index:
+    for key in parts[0]:
         scale, digits = (100, 1) if METRIC_NAMES.get(key[1], "").endswith("%") else (1, 3)
         number = lambda value, form="": f"{scale * value:{form}.{digits}f}"
-        first = key == next(k for k in parts[0].index if k[0] == key[0])
-        cells = [number(parts[0].at[key, "rc"])]
+        first = key == next(k for k in parts[0] if k[0] == key[0])
+        cells = [number(parts[0][key]["rc"])]
         for m, p in zip(methods, parts):
-            change, half = p.at[key, "change"], p.at[key, "half"]
+            change, half = p[key]["change"], p[key]["half"]
             mark = "" if abs(change) <= half else f" {MARKS['better' if change < 0 else 'worse']}"
             told = f"({number(change, '+')} ± {number(half)}){mark}".replace("inf", "∞")
-            cells.append(f"{number(p.at[key, m])} {told}")
+            cells.append(f"{number(p[key][m])} {told}")
         lines.append([key[0] if first else "", METRIC_NAMES.get(key[1], key[1]), *cells])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
