@@ -248,6 +248,14 @@ def test_a_reader_that_has_seen_enough(folder):
     assert done.stderr == "" and json.loads(done.stdout)
 
 
+def test_a_name_may_be_any_bytes(folder, tmp_path):
+    name = os.fsdecode(b"\xff\n.png")
+    (tmp_path / name).write_bytes(next((folder / "strange").glob("*.png")).read_bytes())
+    for form in ([], ["--json"], ["--csv"]):
+        out, errors = run(folder, "predict", "my.u2c", tmp_path, *form)
+        assert "known" in out and errors == ""
+
+
 def test_a_large_picture_is_refused(here, capsys):
     PIL.Image.new("L", (300, 300)).save("large.png")
     found = said(capsys, "predict", "my.u2c", "large.png", "strange/105.png", "--pixels", "80000", code=1)

@@ -10,7 +10,7 @@ __all__ = ['COLUMNS', 'EXAMPLES', 'OTHERS', 'UsageError', 'needs', 'Complaints',
            'take_traffic', 'watch', 'add_image_options', 'positive', 'add_command', 'add_calibrate', 'add_predict',
            'add_evaluate', 'add_watch', 'command_line', 'pass_on', 'parsed', 'run_command', 'main']
 
-# %% ../nbs/16_command.ipynb #3c297ba5
+# %% ../nbs/16_command.ipynb #41ac4037
 import argparse
 import csv
 import json
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from u2c.report import Measured, Served
     from u2c.watch import Watch
 
-# %% ../nbs/16_command.ipynb #472d6178
+# %% ../nbs/16_command.ipynb #6c901512
 class UsageError(Exception):
     "What was asked for cannot be done"
 
-# %% ../nbs/16_command.ipynb #c44c7e9e
+# %% ../nbs/16_command.ipynb #f85c2d10
 @contextmanager
 def needs(
     extra: str,  # such as "vision"
@@ -49,7 +49,7 @@ def needs(
         remedy = f'expected it from pip install "u2c[{extra}]"'
         raise UsageError(f"found no module {e.name!r}, {remedy}") from e
 
-# %% ../nbs/16_command.ipynb #6a9ab27e
+# %% ../nbs/16_command.ipynb #9dd49453
 class Complaints:
     "What could not be read"
     def __init__(self) -> None: self.count = 0
@@ -62,14 +62,14 @@ class Complaints:
     @property
     def code(self) -> int: return 1 if self.count else 0
 
-# %% ../nbs/16_command.ipynb #fc5a597c
+# %% ../nbs/16_command.ipynb #2d1100b5
 class Opened(NamedTuple):
     "A .u2c file"
     path: Path
     served: "Served"
     source: str | None  # of the network; None if there is none
 
-# %% ../nbs/16_command.ipynb #4187a049
+# %% ../nbs/16_command.ipynb #2c3e3989
 def open_file(
     path: str,
 ) -> Opened:
@@ -89,7 +89,7 @@ def open_file(
     except KeyError as e:
         raise ArtifactError(f"{Path(path).name}: found no {e}, expected a classifier") from e
 
-# %% ../nbs/16_command.ipynb #e2f41df0
+# %% ../nbs/16_command.ipynb #ff95dd6c
 def open_network(
     opened: Opened,
     args: argparse.Namespace,
@@ -105,7 +105,7 @@ def open_network(
         network = build_network(opened.source, args.weights, opened.path.parent)
         return load(opened.path, network.to(device_of(args)))
 
-# %% ../nbs/16_command.ipynb #5ff2d542
+# %% ../nbs/16_command.ipynb #bc20fee2
 @contextmanager
 def ready_for_images(
     args: argparse.Namespace,
@@ -119,7 +119,7 @@ def ready_for_images(
         warnings.simplefilter("ignore", PIL.Image.DecompressionBombWarning)  # refused anyway
         yield
 
-# %% ../nbs/16_command.ipynb #97801abf
+# %% ../nbs/16_command.ipynb #d0fb6442
 def device_of(
     args: argparse.Namespace,
 ) -> str:
@@ -127,14 +127,14 @@ def device_of(
     import torch
     return args.device or ("cuda" if torch.cuda.is_available() else "cpu")
 
-# %% ../nbs/16_command.ipynb #94d2377b
+# %% ../nbs/16_command.ipynb #ddfb1a6c
 class Data(NamedTuple):
     "Rows with what a network says about them"
     outputs: "Outputs"
     names: list[str]
     paths: dict[str, Path]  # of the pictures, by name; none for a file of outputs
 
-# %% ../nbs/16_command.ipynb #c4eb859d
+# %% ../nbs/16_command.ipynb #19408a1c
 def from_batch(
     batch: "Batch",
     names: Sequence[str],  # of all rows, the bad ones too
@@ -149,7 +149,7 @@ def from_batch(
     kept = [names[row] for row in batch.rows]
     return Data(batch.outputs, kept, dict(zip(kept, (paths[row] for row in batch.rows))))
 
-# %% ../nbs/16_command.ipynb #2bb3746a
+# %% ../nbs/16_command.ipynb #c1ff4854
 class Reader:
     "Reads the data that a command is given, and builds the network when it is needed"
     def __init__(self, opened: Opened, args: argparse.Namespace):
@@ -200,7 +200,7 @@ class Reader:
             kept = [images.names[row] for row in batch.rows]
             yield Data(batch.outputs, kept, {name: Path(name) for name in kept})
 
-# %% ../nbs/16_command.ipynb #158a08ee
+# %% ../nbs/16_command.ipynb #b2e47f28
 def _together(
     parts: "Sequence[Outputs]",
 ) -> "Outputs":
@@ -213,7 +213,7 @@ def _together(
         raise UsageError("found outputs of several shapes, expected those of one network")
     return Outputs(torch.cat(phi) if phi else None, torch.cat([x.logits for x in parts]))
 
-# %% ../nbs/16_command.ipynb #b594e9eb
+# %% ../nbs/16_command.ipynb #4908d420
 def class_list(
     path: str,
 ) -> list[str]:
@@ -229,7 +229,7 @@ def class_list(
         raise UsageError(f"classes: found {found}, expected names, each on a line of its own")
     return names
 
-# %% ../nbs/16_command.ipynb #fb30da7d
+# %% ../nbs/16_command.ipynb #dac71730
 def named_source(
     args: argparse.Namespace,
 ) -> str:  # what `build_network` takes
@@ -243,7 +243,7 @@ def named_source(
     args.weights = file
     return f"{arch} with {Path(file).name}"
 
-# %% ../nbs/16_command.ipynb #976547a9
+# %% ../nbs/16_command.ipynb #b80729a9
 def new_classifier(
     args: argparse.Namespace,
     classes: Sequence[str],
@@ -263,7 +263,7 @@ def new_classifier(
         network.to(device_of(args)), args.scorer, args.method, args.alpha, classes, args.layer,
         unknown=args.unknown, preprocess=preprocess, source=source)
 
-# %% ../nbs/16_command.ipynb #a73e9ffd
+# %% ../nbs/16_command.ipynb #222cb4bb
 def calibrate_images(
     args: argparse.Namespace,
 ) -> Complaints:
@@ -283,7 +283,7 @@ def calibrate_images(
     say_calibrated(args, clf.measured["validation"], f", last layer {clf.net.layer!r}")
     return complaints
 
-# %% ../nbs/16_command.ipynb #80ed147d
+# %% ../nbs/16_command.ipynb #7efc0e76
 def calibrate_outputs(
     args: argparse.Namespace,
 ) -> Complaints:
@@ -300,7 +300,7 @@ def calibrate_outputs(
     say_calibrated(args, realised(model, va, u), "")
     return Complaints()
 
-# %% ../nbs/16_command.ipynb #b4e2ad0f
+# %% ../nbs/16_command.ipynb #45f82a2e
 def say_calibrated(
     args: argparse.Namespace,
     found: dict[str, float],  # what `realised` says
@@ -311,7 +311,7 @@ def say_calibrated(
     print(f"of them {found['rejected']:.1%} are declined; err {found['err']:.3f}, "
           f"ece {found['ece']:.3f}, nll {found['nll']:.3f}")
 
-# %% ../nbs/16_command.ipynb #046ae8e9
+# %% ../nbs/16_command.ipynb #5f40a557
 def calibrate(
     args: argparse.Namespace,
 ) -> int:
@@ -321,10 +321,10 @@ def calibrate(
         raise UsageError(f"out: found no folder for {args.out}, expected one that is there")
     return (calibrate_outputs if is_table(args.data) else calibrate_images)(args).code
 
-# %% ../nbs/16_command.ipynb #95f7a493
+# %% ../nbs/16_command.ipynb #9a7f07bf
 COLUMNS = ("name", "answer", "probability", "abstain", "p_value", "kind")
 
-# %% ../nbs/16_command.ipynb #465f144a
+# %% ../nbs/16_command.ipynb #fe082d96
 def text_table(
     header: Sequence[str],
     rows: Sequence[Sequence[str]],
@@ -340,7 +340,7 @@ def text_table(
         return x.ljust(width[i]) if i < left else x.rjust(width[i])
     return "\n".join("  ".join(place(i, x) for i, x in enumerate(r)).rstrip() for r in lines)
 
-# %% ../nbs/16_command.ipynb #fdb3582d
+# %% ../nbs/16_command.ipynb #43d21b9d
 def as_text(
     record: dict[str, Any],
 ) -> list[str]:
@@ -349,7 +349,7 @@ def as_text(
     values = [record[k] for k in COLUMNS]
     return [x if isinstance(x, str) else number(x) for x in values]
 
-# %% ../nbs/16_command.ipynb #dec16f70
+# %% ../nbs/16_command.ipynb #8dd7f3ab
 def predict(
     args: argparse.Namespace,
 ) -> int:
@@ -369,14 +369,14 @@ def predict(
     if rows: print(text_table(COLUMNS, rows))
     return reader.complaints.code
 
-# %% ../nbs/16_command.ipynb #4e3265bf
+# %% ../nbs/16_command.ipynb #b679d68d
 class Evaluation(NamedTuple):
     "What was measured, and on what"
     numbers: "dict[str, dict[str, Measured]]"  # data -> metric -> number
     said: list[Any]  # `Answers`, test data first
     data: list[Data]
 
-# %% ../nbs/16_command.ipynb #5b46e5d3
+# %% ../nbs/16_command.ipynb #ed113cae
 def evaluate_all(
     reader: Reader,
     args: argparse.Namespace,
@@ -399,7 +399,7 @@ def evaluate_all(
         numbers["all"] = evaluated(log_p, torch.cat([labels.cpu(), none]))
     return Evaluation(numbers, said, data)
 
-# %% ../nbs/16_command.ipynb #1ece11db
+# %% ../nbs/16_command.ipynb #6aad9a7d
 def _spelled(
     found: "Measured",
     percent: bool,
@@ -409,7 +409,7 @@ def _spelled(
     ends = "" if math.isnan(found.low) else f"{spell(found.low)} to {spell(found.high)}"
     return ["–" if math.isnan(found.value) else spell(found.value), ends]
 
-# %% ../nbs/16_command.ipynb #897a29d5
+# %% ../nbs/16_command.ipynb #c9d4a201
 def evaluate(
     args: argparse.Namespace,
 ) -> int:
@@ -427,7 +427,7 @@ def evaluate(
     print(text_table(("data", "metric", "value", "95 % interval"), rows))
     return reader.complaints.code
 
-# %% ../nbs/16_command.ipynb #5e3b81cb
+# %% ../nbs/16_command.ipynb #2a66b67f
 def report(
     args: argparse.Namespace,
 ) -> int:
@@ -454,11 +454,12 @@ def report(
     show = (lambda name: read_picture(paths[name], args.pixels)) if paths else None
     page = html_report(f"{opened.path.name} on {Path(args.data).name}", facts, found.numbers,
                        figures(found.said[0], labels.cpu()), records, show)
-    Path(args.out).write_text(page, encoding="utf-8")
-    print(f"{args.out}: {len(page.encode()) // 1000:,} kB, {len(records):,} rows")
+    raw = page.encode(errors="backslashreplace")
+    Path(args.out).write_bytes(raw)
+    print(f"{args.out}: {len(raw) // 1000:,} kB, {len(records):,} rows")
     return reader.complaints.code
 
-# %% ../nbs/16_command.ipynb #d60056e4
+# %% ../nbs/16_command.ipynb #7ade0697
 def numbers_from(
     given: Sequence[str],  # names of files, - for standard input
 ) -> list[float]:
@@ -478,7 +479,7 @@ def numbers_from(
             found.append(value)
     return found
 
-# %% ../nbs/16_command.ipynb #eb811f37
+# %% ../nbs/16_command.ipynb #dc7d61f0
 def opened_watch(
     reader: Reader,
     args: argparse.Namespace,
@@ -496,7 +497,7 @@ def opened_watch(
                          "begins anew")
     return Watch(model, reader.plain([args.reference]).outputs.to("cpu"), args.delta)
 
-# %% ../nbs/16_command.ipynb #7ef492a4
+# %% ../nbs/16_command.ipynb #09d6cf0d
 def take_traffic(
     watch: "Watch",
     reader: Reader,
@@ -509,7 +510,7 @@ def take_traffic(
     elif args.inputs:
         for data in reader.batches(args.inputs): watch.update(data.outputs.to("cpu"))
 
-# %% ../nbs/16_command.ipynb #e0b25524
+# %% ../nbs/16_command.ipynb #fb9c42ef
 def watch(
     args: argparse.Namespace,
 ) -> int:
@@ -528,7 +529,7 @@ def watch(
     else: print(found)
     return 3 if found.alarm else reader.complaints.code
 
-# %% ../nbs/16_command.ipynb #dbae108d
+# %% ../nbs/16_command.ipynb #1a4459c7
 def add_image_options(
     parser: argparse.ArgumentParser,
 ) -> None:
@@ -542,7 +543,7 @@ def add_image_options(
     add("--pixels", type=positive, default=89_478_485, help=limit)
     add("--device", help="where the network runs (default: cuda if there is one, else cpu)")
 
-# %% ../nbs/16_command.ipynb #c1cc147b
+# %% ../nbs/16_command.ipynb #a4dbcfab
 def positive(
     text: str,
 ) -> int:
@@ -551,7 +552,7 @@ def positive(
     if whole and int(text) > 0: return int(text)
     raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number, 1 or more")
 
-# %% ../nbs/16_command.ipynb #95f7423f
+# %% ../nbs/16_command.ipynb #51ea779c
 EXAMPLES = {
     "calibrate": """\
 a published network, on the folders va/cat, va/dog, ...:
@@ -590,7 +591,7 @@ The state is kept in my.watch. The exit code is 3 once there is an alarm. One ca
 at a time: two at once would forget what one of them saw.""",
 }
 
-# %% ../nbs/16_command.ipynb #e5dcd154
+# %% ../nbs/16_command.ipynb #dded67eb
 def add_command(
     commands: Any,  # of argparse
     run: Callable[[argparse.Namespace], int],
@@ -605,7 +606,7 @@ def add_command(
     parser.set_defaults(run=run, command=name)
     return parser
 
-# %% ../nbs/16_command.ipynb #68fb09cf
+# %% ../nbs/16_command.ipynb #5d3746c7
 def add_calibrate(
     commands: Any,
 ) -> None:
@@ -632,7 +633,7 @@ def add_calibrate(
     add("--card", action="store_true", help="write a model card beside the file")
     add_image_options(parser)
 
-# %% ../nbs/16_command.ipynb #87b33cb3
+# %% ../nbs/16_command.ipynb #7f4ce846
 def add_predict(
     commands: Any,
 ) -> None:
@@ -648,7 +649,7 @@ def add_predict(
     parser.add_argument("--top", type=positive, default=3, metavar="N", help=most)
     add_image_options(parser)
 
-# %% ../nbs/16_command.ipynb #7cb0bed8
+# %% ../nbs/16_command.ipynb #2c62c2ac
 def add_evaluate(
     commands: Any,
 ) -> None:
@@ -670,7 +671,7 @@ def add_evaluate(
     page = "such as report.html"
     second.add_argument("-o", "--out", required=True, metavar="FILE", help=page)
 
-# %% ../nbs/16_command.ipynb #64cd5c64
+# %% ../nbs/16_command.ipynb #0607c3da
 def add_watch(
     commands: Any,
 ) -> None:
@@ -692,13 +693,13 @@ def add_watch(
     add("--plot", metavar="FILE", help="draw the watch over time")
     add_image_options(parser)
 
-# %% ../nbs/16_command.ipynb #36deb468
+# %% ../nbs/16_command.ipynb #ef6b283c
 OTHERS = {  # command -> its module
     "reproduce": "u2c.reproduce",
     "imagenet": "u2c.bench_imagenet",
 }
 
-# %% ../nbs/16_command.ipynb #46cea3d2
+# %% ../nbs/16_command.ipynb #cebe43a1
 def command_line() -> argparse.ArgumentParser:
     "The options of u2c"
     parser = argparse.ArgumentParser(
@@ -720,7 +721,7 @@ exit codes: 0 all went well, 1 some inputs could not be read, 2 wrong use,
     commands.add_parser("imagenet", help="look after the paper's ImageNet data sets")
     return parser
 
-# %% ../nbs/16_command.ipynb #5d1b401b
+# %% ../nbs/16_command.ipynb #530a56f2
 def pass_on(
     command: str,  # one of `OTHERS`
     rest: Sequence[str],
@@ -731,7 +732,7 @@ def pass_on(
     module.main()
     return 0
 
-# %% ../nbs/16_command.ipynb #e028d3f5
+# %% ../nbs/16_command.ipynb #64f9e28f
 def parsed(
     argv: Sequence[str],
 ) -> argparse.Namespace:
@@ -744,7 +745,7 @@ def parsed(
     if more: args.inputs = [*args.inputs, *more]
     return args
 
-# %% ../nbs/16_command.ipynb #d465e0a5
+# %% ../nbs/16_command.ipynb #b652d46f
 def run_command(
     argv: Sequence[str],
 ) -> int:  # exit code
@@ -759,11 +760,13 @@ def run_command(
         print(f"u2c {name}: error: {' '.join(str(e).split())}", file=sys.stderr)
         return 2
 
-# %% ../nbs/16_command.ipynb #a5b16490
+# %% ../nbs/16_command.ipynb #99f118f7
 def main() -> None:
     "The console script u2c"
     def say(message: object) -> None: print(f"u2c: warning: {message}", file=sys.stderr)
     warnings.showwarning = lambda message, *_: say(message)
+    for stream, errors in (("stdin", "surrogateescape"), ("stdout", "backslashreplace")):
+        getattr(sys, stream).reconfigure(errors=errors)  # names of files may be any bytes
     try: code = run_command(sys.argv[1:])
     except KeyboardInterrupt: code = 130
     except BrokenPipeError:  # whoever reads has seen enough
