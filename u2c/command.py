@@ -162,6 +162,7 @@ class Reader:
         return self._network
 
     def options(self) -> dict[str, int]:
+        "How images are read"
         return dict(batch=self.args.batch, pixels=self.args.pixels)
 
     def labelled(self, path: str) -> Data:
