@@ -432,7 +432,8 @@ class Explanation(NamedTuple):
         says = "It abstains" if self.abstains else f"It says {self.answer}"
         others = ", ".join(f"{name} ({p:.2f})" for name, p in self.top[1:])
         rest = f"; then come {others}" if others else ""
-        share = f"{100 * self.p_value:.2g} % of in-domain inputs are at least as strange"
+        percent = float(f"{100 * self.p_value:.2g}")  # two digits; 100 is no 1e+02
+        share = f"{percent:g} % of in-domain inputs are at least as strange"
         return f"{says} ({self.top[0][1]:.2f}){rest}. {share}: {self.kind}."
 
 # %% ../nbs/13_classifier.ipynb #44879eda
