@@ -156,9 +156,26 @@ def test_a_missing_package_is_named(monkeypatch):
 
 def test_perfect_probabilities_have_perfect_scores():
     y = torch.tensor([0, 1, 2, 2])
-    found = measured(torch.eye(3)[y], y)
+    found = measured(torch.eye(3)[y], y, torch.tensor([0, 1, 0, 1]))
     assert all(found[m] == pytest.approx(0, abs=2e-6) for m in ("err", "ece", "ece_apart", "nll", "brier"))
     assert found["aurc"] == pytest.approx(np.mean([0, 0, 1 / 3, 2 / 4])) and found["abstain"] == 0.5
+
+
+def test_a_hard_rejection_is_answered_by_the_networks_class_if_it_must_be():
+    rejects = torch.tensor([[0.0, 0, 1], [0, 0, 1]])
+    assert measured(rejects, torch.tensor([0, 1]), torch.tensor([0, 1]))["aurc"] == 0
+    assert measured(rejects, torch.tensor([0, 1]), torch.tensor([1, 0]))["aurc"] == 1
+
+
+def test_networks_that_are_not_there_are_not_trained_and_other_records_not_mixed(tmp_path):
+    with pytest.raises(ValueError, match="runs: found no such outputs in .*resnet_small-seed0, expected"):
+        beside.compare_networks([beside.Config(limit=20, epochs=1)], tmp_path / "typo")
+    assert not (tmp_path / "typo").exists()
+    published_comparison("combinations").to_csv(tmp_path / "c.csv", index=False)
+    beside.check_target(tmp_path / "c.csv", "combinations")
+    for path, found in ((tmp_path, "the folder"), (tmp_path / "c.csv", "other records")):
+        with pytest.raises(ValueError, match=f"out: found {found}"):
+            beside.check_target(path, "methods")
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -7,8 +7,8 @@ __all__ = ['FLOOR', 'METRICS', 'LOSSES', 'REFERENCE', 'SHARES', 'Probs', 'packag
            'Given', 'set_sizes', 'highest_level', 'tempered', 'Conformal', 'Method', 'rivals', 'part', 'all_methods',
            'known_warnings', 'fitted', 'rejected_share', 'measured', 'losses', 'in_turn', 'Answers', 'mean_losses',
            'answers', 'mixed', 'errors_of', 'records_of', 'seconds', 'times', 'compare_methods', 'Part', 'fit_part',
-           'subsets', 'combined_scores', 'compare_combinations', 'compare_networks', 'replace_records', 'short',
-           'published_comparison', 'command_line', 'main']
+           'subsets', 'combined_scores', 'compare_combinations', 'check_runs', 'compare_networks', 'check_target',
+           'replace_records', 'short', 'published_comparison', 'command_line', 'main']
 
 # %% ../nbs/34_beside.ipynb #b1aee754
 import argparse
@@ -19,6 +19,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from types import ModuleType
@@ -33,9 +34,10 @@ from torch import Tensor
 from .backbones import one_thread
 from .bench_small import benchmarks, load_benchmark
 from .core import ArrayLike, Outputs, check_labels, in_domain_labels, own_copy, warn, widen
-from .experiment import SCORERS, Config, check_name, check_sources, ood_metrics
+from .experiment import SCORERS, Config, check_name, check_sources, describe, ood_metrics
 from .experiment import read_records, resample_weights, run_outputs, standard_error
 from .experiment import write_records
+from .features import load_tensors
 from .held_out import held_out_scores
 from .metrics import aurc, brier, check_probs, ece, ece_apart, err, nll
 from .rank import Combined, RankU2C, combined_held_out, p_value
@@ -236,6 +238,7 @@ def all_methods(
         "u2c": [U2C(s, alpha, temperature=tau) for s in scores],
         "u2c_linear": [U2C(s, alpha, "linear", temperature=tau) for s in scores],
         "u2c_rank": [RankU2C(s, alpha, temperature=tau) for s in scores],
+        "rc_combined": [RejectOrClassify("combined", alpha, tau, "held-out")],
         "u2c_rank_combined": [RankU2C("combined", alpha, temperature=tau)]}
 
 # %% ../nbs/34_beside.ipynb #e349cb3a
@@ -276,10 +279,12 @@ LOSSES = ("err", "nll", "brier")  # those that are means over rows
 def measured(
     probs: Tensor,  # (n, c+1)
     labels: Tensor | None,  # (n,)
+    classes: Tensor,  # (n,) the network's, the answer where all is given to abstaining
 ) -> dict[str, float]:
     "What the probabilities of one method are worth on one data set"
     p, y = check_probs(probs, labels)
     top, answer = p[:, :-1].max(1)
+    answer = torch.where(top > 0, answer, classes)
     return dict(
         err=err(p, y), ece=ece(p, y), ece_apart=ece_apart(p, y), nll=nll(p, y, FLOOR),
         brier=brier(p, y), aurc=aurc(-top, answer != y),
@@ -315,6 +320,7 @@ class Answers(NamedTuple):
     "What every method says about the rows of a data set, or of a mixture"
     probs: Probs
     labels: Tensor  # (n,)
+    classes: Tensor  # (n,) the network's
     draws: dict[str, np.ndarray]  # method -> (resamples, 3) mean losses; empty if not asked
     sources: int  # that were resampled
 
@@ -338,10 +344,11 @@ def answers(
     "What every method says about a data set"
     y = check_labels(x.labels, len(x), x.n_classes)
     probs = {name: [m.predict_proba(x) for m in ms] for name, ms in models.items()}
-    if source is None: return Answers(probs, y, {}, 0)
+    classes = x.logits.argmax(1)
+    if source is None: return Answers(probs, y, classes, {}, 0)
     source = check_sources(source, "x", len(x))
     draws = mean_losses(probs, y, resample_weights(source, resamples))
-    return Answers(probs, y, draws, len(np.unique(source)))
+    return Answers(probs, y, classes, draws, len(np.unique(source)))
 
 # %% ../nbs/34_beside.ipynb #841da22b
 def mixed(
@@ -357,10 +364,11 @@ def mixed(
         return torch.cat([a.probs[method][i][r] for a, r in zip(parts, rows)])
     probs = {m: [joined(m, i) for i in range(len(ps))] for m, ps in first.probs.items()}
     labels = torch.cat([a.labels[r] for a, r in zip(parts, rows)])
+    classes = torch.cat([a.classes[r] for a, r in zip(parts, rows)])
     def drawn(method: str) -> np.ndarray:
         return np.sum([w * a.draws[method] for a, w in zip(parts, part)], 0)
     draws = {m: drawn(m) for m in first.draws}
-    return Answers(probs, labels, draws, min(a.sources for a in parts))
+    return Answers(probs, labels, classes, draws, min(a.sources for a in parts))
 
 # %% ../nbs/34_beside.ipynb #a2ae1c66
 def errors_of(
@@ -381,7 +389,7 @@ def records_of(
 ) -> Iterator[dict[str, Any]]:  # one for each method
     "The metrics of every method on a data set"
     for method, ps in a.probs.items():
-        found = [measured(p, a.labels) for p in ps]
+        found = [measured(p, a.labels, a.classes) for p in ps]
         row = {m: float(np.mean([f[m] for f in found])) for m in METRICS}
         name = dict(dataset=dataset, group=group, method=method)
         yield name | row | (errors_of(a, method) if a.draws else {})
@@ -520,14 +528,29 @@ def compare_combinations(
             rows.append(row | {"auroc": apart["auroc"]})
     return pd.DataFrame(rows)
 
+# %% ../nbs/34_beside.ipynb #chkruns1
+def check_runs(
+    configs: Sequence[Config],
+    runs: Path,  # the folder with the runs of the benchmark
+) -> None:
+    "Refuse networks whose outputs are not there, or are of other data, code or versions"
+    for config in configs:
+        usual = replace(config, alpha=0.95, resamples=1000)  # as `run_outputs` keeps them
+        about, folder = describe(usual, "backbones", "features"), job_folder(runs, config)
+        if load_tensors(folder / "outputs.safetensors", about) is not None: continue
+        expected = "expected those of u2c_reproduce by this code, on this kind of processor"
+        raise ValueError(f"runs: found no such outputs in {folder}, {expected}")
+
 # %% ../nbs/34_beside.ipynb #b634d19b
 def compare_networks(
     configs: Sequence[Config],
     runs: Path,  # the folder with the runs of the benchmark
     what: str = "methods",  # or "combinations"
+    train: bool = False,  # networks that are not there, or were made otherwise
 ) -> pd.DataFrame:
     "The records of several networks, standard errors and times for the first of them"
     check_name("what", what, ["methods", "combinations"])
+    if not train: check_runs(configs, runs)
     found = []
     for i, config in enumerate(configs):
         splits = load_benchmark(config.benchmark, config.limit)
@@ -542,6 +565,17 @@ def compare_networks(
         found.append(pd.concat([pd.DataFrame(names, records.index), records], axis=1))
         print(f"{config.benchmark}: {config.backbone}, seed {config.seed}", file=sys.stderr)
     return pd.concat(found, ignore_index=True)
+
+# %% ../nbs/34_beside.ipynb #chktarg1
+def check_target(
+    path: Path,  # of the records
+    what: str,  # "methods" or "combinations"
+) -> None:
+    "Refuse a file that holds something else"
+    if path.is_dir(): raise ValueError(f"out: found the folder {path}, expected a file")
+    column = {"methods": "method", "combinations": "scores"}[what]
+    if not path.exists() or {"benchmark", column} <= set(read_records(path).columns): return
+    raise ValueError(f"out: found other records in {path}, expected those of {what}")
 
 # %% ../nbs/34_beside.ipynb #fe7ff7a1
 def replace_records(
@@ -584,6 +618,8 @@ def command_line() -> argparse.ArgumentParser:
     add("--out", type=Path, required=True, help="the CSV file to write, or to write to")
     kinds = ["methods", "combinations"]
     add("--what", default="methods", choices=kinds, help="what is compared")
+    anew = "train networks that are not in the folder, or were made otherwise"
+    add("--train", action="store_true", help=anew)
     add("--seeds", type=int, default=3, help="training seeds of each backbone")
     add("--limit", type=int, help="rows of each data set, to try things out")
     add("--epochs", type=int, help="other than the backbones' recipes")
@@ -596,8 +632,9 @@ def main() -> None:
     a = parser.parse_args()
     try:
         configs = configurations(a.benchmark, None, a.seeds, limit=a.limit, epochs=a.epochs)
-        replace_records(compare_networks(configs, a.runs, a.what), a.out)
-    except (ValueError, FileNotFoundError, ImportError) as e: parser.error(str(e))
+        check_target(a.out, a.what)
+        replace_records(compare_networks(configs, a.runs, a.what, a.train), a.out)
+    except (ValueError, OSError, ImportError) as e: parser.error(str(e))
 
 # %% ../nbs/34_beside.ipynb #b1bea96f
 if __name__ == "__main__" and "__file__" in globals(): main()

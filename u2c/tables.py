@@ -303,6 +303,8 @@ def methods_markdown(
     metrics: Sequence[str] = ("err", "ece", "nll_floored", "brier"),
 ) -> str:
     "RC and other methods by group and metric, for a markdown page"
+    if isinstance(methods, str) or not len(methods):
+        raise ValueError(f"methods: found {methods!r}, expected names of one or more")
     parts = [group_changes(records, m, metrics=metrics).to_dict("index") for m in methods]
     head = ["", "", *(METHOD_NAMES.get(m, m) for m in ("rc", *methods))]
     lines = [head, ["---", "---", *["---:"] * (len(head) - 2)]]
@@ -313,7 +315,8 @@ def methods_markdown(
         cells = [number(parts[0][key]["rc"])]
         for m, p in zip(methods, parts):
             change, half = p[key]["change"], p[key]["half"]
-            mark = "" if abs(change) <= half else f" {MARKS['better' if change < 0 else 'worse']}"
+            look = "better" if change < 0 else "worse"
+            mark = f" {MARKS[look]}" if abs(change) > half else ""
             told = f"({number(change, '+')} ± {number(half)}){mark}".replace("inf", "∞")
             cells.append(f"{number(p[key][m])} {told}")
         lines.append([key[0] if first else "", METRIC_NAMES.get(key[1], key[1]), *cells])

@@ -6,7 +6,8 @@
 __all__ = ['GROUPS', 'METRICS', 'SCORERS', 'KEY', 'COLUMNS', 'VERDICTS', 'CLAIMS', 'BESIDE', 'STEPS', 'check_columns',
            'check_known', 'check_cells', 'paper_cells', 'welch', 'over_seeds', 'with_rc', 'joint_error', 'record_cells',
            'critical', 'reach', 'verdict', 'unknown_errors', 'tally', 'summary', 'holds', 'outcome', 'pattern',
-           'beside', 'printed_diff', 'step', 'closeness', 'closeness_text', 'by_network', 'group_changes']
+           'beside', 'printed_diff', 'step', 'closeness', 'closeness_text', 'check_alike', 'by_network',
+           'group_changes']
 
 # %% ../nbs/30a_verdicts.ipynb #verd0004
 import math
@@ -278,6 +279,19 @@ def closeness_text(both: pd.DataFrame) -> str:
              for c in closeness(both).itertuples()]
     return f"Mean absolute difference from the paper, in points: {'; '.join(parts)}."
 
+# %% ../nbs/30a_verdicts.ipynb #alike001
+def check_alike(records: pd.DataFrame) -> None:
+    "Refuse methods that were not measured in the same cells, each once"
+    key = ["dataset", "scorer", "backbone", "seed"]
+    counts = records.groupby([*key, "method"]).size().unstack("method", fill_value=0)
+    for method, column in counts.items():
+        for cell, count in column[column != 1].items():
+            named = ", ".join(map(str, cell))
+            if count: raise ValueError(f"records: found {named} twice for {method}")
+            others = counts.columns[counts.loc[cell] > 0][0]
+            expected = f"expected {method} as well, to compare them"
+            raise ValueError(f"records: found {named} for {others}, {expected}")
+
 # %% ../nbs/30a_verdicts.ipynb #grpco001
 def by_network(
     records: pd.DataFrame,  # of one benchmark
@@ -285,12 +299,14 @@ def by_network(
 ) -> pd.DataFrame:  # rows: group, metric, backbone, seed; a column for each method
     "The mean of every network over the scores and the data sets of a group, va left out"
     key = ["group", "backbone", "seed", "method"]
-    check_columns(records, ["benchmark", "dataset", *key, *metrics], "records")
+    check_columns(records, ["benchmark", "dataset", "scorer", *key, *metrics], "records")
+    if not len(metrics): raise ValueError("metrics: found none, expected one or more")
     benchmarks = records["benchmark"].unique()
     if len(benchmarks) != 1:
         found = ", ".join(benchmarks) or "none"
         raise ValueError(f"benchmark: found {found}, expected records of one")
     tested = records[~records["dataset"].str.endswith("-va")]
+    check_alike(tested)
     means = tested.groupby(key)[list(metrics)].mean().rename_axis(columns="metric")
     return means.stack(future_stack=True).unstack("method")
 
@@ -303,6 +319,7 @@ def group_changes(
 ) -> pd.DataFrame:  # rows: group, metric; the means, their change, half of its 95 % interval
     "How a method does against another in each group, over networks"
     wide = by_network(records, metrics)
+    for group in wide.index.unique("group"): check_known("group", group, GROUPS)
     for name, value in (("method", method), ("against", against)):
         check_known(name, value, list(wide.columns))
     wide["change"] = wide[method] - wide[against]
