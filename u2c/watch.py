@@ -191,7 +191,7 @@ def on_the_grid(
     x: np.ndarray,  # (n,)
     m: int,  # how many validation rows
 ) -> bool:
-    "Are numbers what p-values are, multiples of 1/(m+1) up to 1, eight different ones or more?"
+    "Are numbers multiples of 1/(m+1) up to 1, as p-values are, eight different ones or more?"
     k = x * (m + 1)
     whole = k.round()
     multiples = abs(k - whole).max() < 0.01 and 1 <= whole.min() and whole.max() <= m + 1
@@ -210,9 +210,11 @@ def given_scores(
         raise ValueError(f"u: found shape {tuple(u.shape)}, expected (n,), {hint}")
     u = check_scores(u)
     if not isinstance(calibrator, RankU2C): return u
-    known = calibrator.get_buffer("reference").cpu().numpy()
-    if on_the_grid(u.double().cpu().numpy(), len(known)) and not on_the_grid(known, len(known)):
-        found = f"multiples of 1/{len(known) + 1}, as p-values are"
+    known = calibrator.get_buffer("reference")
+    m = len(known)
+    given, by_nature = (on_the_grid(x.double().cpu().numpy(), m) for x in (u, known))
+    if given and not by_nature:
+        found = f"multiples of 1/{m + 1}, as p-values are"
         raise ValueError(f"u: found {found}, expected scores u, or p-values by name: p=...")
     return u
 
@@ -404,7 +406,7 @@ class Watch:
         window: int = 1000,  # rows that count as recent
     ):
         self.delta, self.window = check_watch_options(delta, window)
-        self.calibrator = own_copy(calibrator_of(model))  # fitted anew, the model is another
+        self.calibrator = own_copy(calibrator_of(model))  # who may fit it anew
         self.reference = np.sort(scores_for(self.calibrator, reference))
         self.theta, self.known = float(self.calibrator.theta), self.reference
         if isinstance(self.calibrator, RankU2C):
