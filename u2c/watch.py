@@ -188,11 +188,11 @@ def calibrator_of(
 
 # %% ../nbs/14_watch.ipynb #78325f85
 def on_the_grid(
-    x: np.ndarray,  # (n,)
+    x: Tensor,  # (n,)
     m: int,  # how many validation rows
 ) -> bool:
     "Are numbers multiples of 1/(m+1) up to 1, as p-values are, eight different ones or more?"
-    k = x * (m + 1)
+    k = x.double().cpu().numpy() * (m + 1)
     whole = k.round()
     multiples = abs(k - whole).max() < 0.01 and 1 <= whole.min() and whole.max() <= m + 1
     return bool(multiples) and len(np.unique(whole)) >= 8
@@ -212,8 +212,7 @@ def given_scores(
     if not isinstance(calibrator, RankU2C): return u
     known = calibrator.get_buffer("reference")
     m = len(known)
-    given, by_nature = (on_the_grid(x.double().cpu().numpy(), m) for x in (u, known))
-    if given and not by_nature:
+    if on_the_grid(u, m) and not on_the_grid(known, m):
         found = f"multiples of 1/{m + 1}, as p-values are"
         raise ValueError(f"u: found {found}, expected scores u, or p-values by name: p=...")
     return u
@@ -247,6 +246,7 @@ def check_p_values(
     if not isinstance(calibrator, RankU2C):
         found = f"p-values for {type(calibrator).__name__}, which has none"
         raise TypeError(f"p: found {found}, expected Outputs or scores u")
+    if isinstance(p, Outputs): raise TypeError("p: found Outputs, expected them without a name")
     values = check_scores(p, name="p").double().cpu().numpy()
     if values.min() <= 0 or values.max() > 1:
         found = f"{values.min():g} to {values.max():g}"
