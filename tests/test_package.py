@@ -243,7 +243,13 @@ from u2c import Outputs, RankU2C, RejectOrClassify, U2C, U2CClassifier, Watch, l
 x = Outputs(torch.rand(200, 4), torch.randn(200, 3), torch.arange(200) % 3)
 for method in (RejectOrClassify("maxlogit"), U2C("mahalanobis", steps=10), RankU2C("combined")):
     assert method.fit(x).predict_proba(x).shape == (200, 4)
-assert {{"Outputs", "U2C", "RankU2C"}} <= set(dir(u2c))
+assert {{"Outputs", "U2C", "RankU2C", "AbstainingClassifier"}} <= set(dir(u2c))
+everything = {{}}
+exec("from u2c import *", everything)
+assert everything["Watch"] is Watch and "AbstainingClassifier" not in everything
+try: u2c.AbstainingClassifier
+except ImportError as e: assert 'expected scikit-learn from pip install "u2c[sklearn]"' in str(e), e
+else: raise AssertionError("scikit-learn is not there")
 try: u2c.U3C
 except AttributeError as e: print(e)
 """
@@ -257,6 +263,7 @@ def test_the_public_names_are_where_the_package_says():
         assert name in importlib.import_module(f"u2c.{module}").__all__
     typed = {a.asname for n in ast.walk(ast.parse((root / "u2c/__init__.py").read_text())) if isinstance(n, ast.ImportFrom) and n.level for a in n.names}
     assert typed == set(u2c._HOMES), "what a type checker sees"
+    assert {*u2c.__all__} == {"__version__", *u2c._HOMES} - {"AbstainingClassifier"}, "what * brings needs no extra"
 
 
 SCRIPT = """

@@ -2,6 +2,7 @@
 import pickle
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_iris, make_bl
 from sklearn.decomposition import PCA, TruncatedSVD
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
 from sklearn.dummy import DummyClassifier
-from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier, StackingClassifier
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier, StackingClassifier, VotingClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.frozen import FrozenEstimator
@@ -36,6 +37,7 @@ from u2c.reject import RejectOrClassify
 from u2c.scorers import ASH, MaxLogit
 from u2c.sklearn_estimator import AbstainingClassifier, as_logits, expected_failed_checks, held_out_logits
 from u2c.unified import U2C
+from u2c.watch import Watch
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # small data draw every warning there is
 few_neighbours = Combined([MaxLogit(), KNN(k=5), Mahalanobis()])
@@ -337,3 +339,61 @@ def test_nothing_heavy_is_imported():
     code = f"import sys, u2c.sklearn_estimator; print([m for m in ({heavy}) if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_stack_of_classifiers_need_not_be_fitted():
+    X, y = blobs()
+    parts = [("a", LogisticRegression()), ("b", GaussianNB())]
+    for last, scaled in ((None, False), (GaussianNB(), False), (None, True)):
+        stack = StackingClassifier(parts, last)
+        clf = AbstainingClassifier(make_pipeline(StandardScaler(), stack) if scaled else stack).fit(X, y)
+        assert clf.predict_extended_proba(X).shape == (150, 4) and .8 < (clf.predict(X) != -1).mean() < 1
+    with pytest.raises(ValueError, match="found VotingClassifier, expected .* with decision_function or predict_proba"):
+        AbstainingClassifier(VotingClassifier(parts)).fit(X, y)
+
+
+@pytest.mark.parametrize("given, features, warns", [
+    (make_pipeline(LinearDiscriminantAnalysis(), LogisticRegression()), None, True), (LogisticRegression(), LinearDiscriminantAnalysis(), True),
+    (make_pipeline(make_column_transformer((LinearDiscriminantAnalysis(), [0, 1]), ("passthrough", [2])), LogisticRegression()), None, True),
+    (GridSearchCV(make_pipeline(LinearDiscriminantAnalysis(), LogisticRegression()), {}), None, True),
+    (make_pipeline(StandardScaler(), PCA(2), LogisticRegression()), None, False), (LinearDiscriminantAnalysis(), None, False),
+    (make_pipeline(LinearDiscriminantAnalysis(), LogisticRegression()), PCA(2), False)])
+def test_features_that_saw_the_labels_are_named(given, features, warns):
+    X, y = blobs()
+    few = Combined([MaxLogit(), KNN(k=5)])
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        AbstainingClassifier(given, few, features=features).fit(X, y)
+    found = [str(w.message) for w in seen if "which saw the labels of these rows" in str(w.message)]
+    assert len(found) == warns and all("found LinearDiscriminantAnalysis" in m for m in found)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        AbstainingClassifier(FrozenEstimator(given.fit(X[:75], y[:75])), few).fit(X[75:], y[75:])
+        AbstainingClassifier(given, "maxlogit").fit(X, y)  # it needs no features
+    assert not [w for w in seen if "which saw the labels" in str(w.message)]
+
+
+def test_the_linear_link_goes_by_the_name_it_has_elsewhere():
+    X, y = blobs()
+    clf = AbstainingClassifier(LogisticRegression(), "maxlogit", "u2c_linear").fit(X, y)
+    assert isinstance(clf.calibrator_, U2C) and clf.calibrator_.link == "linear" and clf.calibrator_.scores == "held-out"
+
+
+def test_a_watch_takes_the_estimator_itself(tmp_path):
+    X, y = blobs(900)
+    clf = AbstainingClassifier(LogisticRegression(), Mahalanobis(relative=False)).fit(X[:300], y[:300])
+    watch = Watch(clf, clf.outputs(X[300:600])).update(clf.outputs(X[600:]))
+    assert watch.rate.n == 300 and watch.alarm is None
+    assert watch.update(clf.outputs(X + 100)).alarm == "up"
+    watch.save(tmp_path / "a.watch")
+    assert Watch.load(tmp_path / "a.watch", clf).rate.n == 1200
+    with pytest.raises(ValueError, match="found shape .900, 4., expected .n,., or Outputs"):
+        Watch(clf, X)
+    with pytest.raises(TypeError, match="model: found AbstainingClassifier, expected a fitted"):
+        Watch(clone(clf), X)
+
+
+def test_without_scikit_learn_the_extra_is_named():
+    code = "import sys; sys.modules['sklearn'] = None\nfrom u2c import *\nassert Watch\nimport u2c.sklearn_estimator"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert 'found no module sklearn.frozen, expected scikit-learn from pip install "u2c[sklearn]"' in done.stderr.splitlines()[-1]

@@ -1,4 +1,6 @@
 "The watch: the same however a stream is cut and whenever it is saved, and false alarms as rare as promised."
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -7,11 +9,11 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from u2c.artifact import ArtifactError, read_file, write_file
-from u2c.core import Outputs
+from u2c.core import Outputs, own_copy
 from u2c.rank import RankU2C, p_value
 from u2c.reject import RejectOrClassify
 from u2c.unified import U2C
-from u2c.watch import RateEvidence, RateWatch, Watch, confidence_sequence, packed_watch
+from u2c.watch import RateEvidence, RateWatch, Watch, clopper_pearson, confidence_sequence, packed_watch
 
 quick = settings(max_examples=25, deadline=None, derandomize=True)
 seeds = st.integers(0, 10**6)
@@ -224,3 +226,61 @@ def test_another_model_is_refused_even_if_it_differs_by_an_option(tmp_path):
             Watch.load(path, other)
     again = RejectOrClassify("maxlogit").fit(outputs())
     assert Watch.load(path, again).rate.n == 0
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_model_fitted_anew_leaves_its_watch_alone(tmp_path, kind):
+    model, path = own_copy(MODELS[kind]), tmp_path / "a.watch"
+    watch, untouched = Watch(model, outputs(300, 1)), Watch(MODELS[kind], outputs(300, 1))
+    model.fit(outputs(200, 7))
+    assert_same(watch.update(outputs(100, 2)), untouched.update(outputs(100, 2)))
+    watch.save(path)
+    assert_same(Watch.load(path, MODELS[kind]), untouched)
+    with pytest.raises(ArtifactError, match="the watch of another model"):
+        Watch.load(path, model)
+
+
+@quick
+@given(seeds, st.integers(8, 500), st.sampled_from([np.float32, np.float64]))
+def test_p_values_in_the_place_of_scores_are_refused_and_scores_are_not(seed, n, kind):
+    model, u = MODELS["rank"], stream(seed, n, 0.1)
+    p = p_value(torch.from_numpy(u), model.reference).numpy().astype(kind)
+    u = (u - u.min() + 0.01) / (2 * np.ptp(u) + 1)  # between 0 and 1 as well
+    watch = Watch(model, stream(seed + 1, 100))
+    if len(np.unique(p)) >= 8:
+        with pytest.raises(ValueError, match="u: found multiples of 1/201, as p-values are"):
+            watch.update(p)
+        with pytest.raises(ValueError, match="expected scores u, or p-values by name"):
+            Watch(model, p)
+    assert watch.rate.n == 0 and watch.update(u.astype(kind)).update(p=p).rate.n == 2 * n
+
+
+def test_scores_that_lie_on_the_grid_by_nature_are_taken():
+    "A table of scores in hundredths, and 99 validation rows"
+    va = outputs(99)
+    model = RankU2C("maxlogit").fit(va, torch.arange(1, 100) / 100)
+    assert Watch(model, np.arange(1, 51) / 50).update(np.arange(1, 21) / 20).rate.n == 20
+
+
+@pytest.mark.parametrize("inputs", [torch.rand(2, 3, 8, 8), np.zeros((5, 4), np.uint8), ["a.png", "b.png"], [[1.0], [1.0, 2.0]], object()])
+def test_inputs_in_the_place_of_scores_are_told_where_to_go(inputs):
+    with pytest.raises(ValueError, match="u: found .* or Outputs: a classifier's outputs"):
+        Watch(MODELS["rank"], inputs)
+
+
+@pytest.mark.parametrize("count, n, error, what", [
+    (0, 0, 0.05, "n: found 0"), (5, 3, 0.05, "count: found 5 of 3"), (-1, 3, 0.05, "count: found -1"), (np.nan, 3, 0.05, "count: found nan"),
+    (1, np.nan, 0.05, "n: found nan"), (1, np.inf, 0.05, "n: found inf"), (1, 3, 0, "error: found 0"), (1, 3, 1.0, "error: found 1.0"),
+    ([1, 4], [3, 3], 0.05, "count: found")])
+def test_counts_that_cannot_be_are_named(count, n, error, what):
+    for interval in (confidence_sequence, clopper_pearson):
+        with pytest.raises(ValueError, match=what):
+            interval(count, n, error)
+
+
+def test_a_plot_without_matplotlib_names_the_extra(monkeypatch):
+    watch = Watch(MODELS["rc"], stream(0, 100)).update(stream(1, 5))
+    for name in ("matplotlib", "matplotlib.pyplot"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=r'plot: found no matplotlib.*pip install "u2c\[reproduce\]"'):
+        watch.plot()

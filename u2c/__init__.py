@@ -22,7 +22,8 @@ _HOMES = {
     "Calibrator": "reject", "RejectOrClassify": "reject", "U2C": "unified", "RankU2C": "rank",
     "U2CClassifier": "classifier", "load": "classifier", "AbstainingClassifier": "sklearn_estimator", "Watch": "watch",
 }
-__all__ = ["__version__", *_HOMES]
+# `from u2c import *` brings those that every install has; AbstainingClassifier needs the extra "sklearn".
+__all__ = ["__version__", *(name for name in _HOMES if name != "AbstainingClassifier")]
 
 
 def __getattr__(name: str) -> Any:
