@@ -330,3 +330,43 @@ def test_outputs_say_what_they_are(clf):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert clf.evaluate((x, torch.full_like(y, 4)), "strange").keys() == {"rows", "rejected", "err", "ece", "nll"}
+
+
+def test_threads_and_a_network_in_training():
+    "The first thread sets the mode, the last one restores it, and no statistics are learned"
+    model = small_net(2).train()
+    clf = U2CClassifier(model, "maxlogit").fit((x, y))
+    expected, before, failed = clf.predict_proba(new), state_of(model), []
+
+    def run():
+        for _ in range(40):
+            try: assert torch.allclose(clf.predict_proba(new, batch=7), expected, atol=1e-5)
+            except BaseException as e: failed.append(e)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for t in threads: t.start()
+    for t in threads: t.join()
+    assert not failed and same(before, state_of(model))
+
+
+def test_adapters_that_merge_themselves_are_taken_apart_again():
+    class Adapter(nn.Linear):
+        def train(self, mode=True):
+            if self.training != mode: self.weight.data.mul_(0.5 if mode else 2)  # exact
+            return super().train(mode)
+
+    model = nn.Sequential(nn.Flatten(), nn.Sequential(Adapter(36, 9), nn.Dropout()), nn.Linear(9, 4)).train()
+    model[1][1].eval()
+    before = state_of(model)
+    U2CClassifier(model, "maxlogit").fit((x, y)).predict(new)
+    assert same(before, state_of(model))
+
+
+@pytest.mark.parametrize("k", [81, 10**9])
+def test_a_file_cannot_ask_for_more_neighbours_than_it_has_rows(k, tmp_path):
+    clf = U2CClassifier(net, make_scorer("knn", k=5)).fit((x, y))
+    clf.save(tmp_path / "a.u2c")
+    header, tensors = read_file(tmp_path / "a.u2c", "classifier")
+    header["modules"]["scorer"]["k"] = k
+    write_file(tmp_path / "b.u2c", "classifier", header, tensors)
+    with pytest.raises(ArtifactError, match=f"found 80 rows to search among, expected k = {k} or more"): load(tmp_path / "b.u2c", net)
