@@ -370,3 +370,84 @@ def test_a_file_cannot_ask_for_more_neighbours_than_it_has_rows(k, tmp_path):
     header["modules"]["scorer"]["k"] = k
     write_file(tmp_path / "b.u2c", "classifier", header, tensors)
     with pytest.raises(ArtifactError, match=f"found 80 rows to search among, expected k = {k} or more"): load(tmp_path / "b.u2c", net)
+
+
+def test_weights_that_were_trained_further_are_not_saved(tmp_path):
+    model = small_net(3)
+    clf = U2CClassifier(model, "maxlogit").fit((x, y))
+    card = clf.card()
+    with torch.no_grad(): model[6].bias += 1
+    with pytest.raises(ValueError, match="model: found weights .*, those that it was fitted with: fit it again"): clf.save(tmp_path / "a.u2c", card=True)
+    assert not list(tmp_path.iterdir()) and clf.card() == card
+    clf.fit((x, y)).save(tmp_path / "a.u2c")
+    load(tmp_path / "a.u2c", model).save(tmp_path / "b.u2c")
+    assert (tmp_path / "a.u2c").read_bytes() == (tmp_path / "b.u2c").read_bytes()
+
+
+def named_loader(names, size=16):
+    data = torch.utils.data.TensorDataset(x, y)
+    data.classes = list(names)
+    return torch.utils.data.DataLoader(data, size)
+
+
+def test_a_refit_takes_the_new_loaders_names_unless_names_were_given(tmp_path):
+    clf = U2CClassifier(net, "maxlogit").fit(named_loader("abcd"))
+    clf.save(tmp_path / "a.u2c")
+    assert clf.classes == list("abcd") == load(tmp_path / "a.u2c", net).classes
+    assert clf.fit(named_loader("wxyz")).classes == list("wxyz") == load(tmp_path / "a.u2c", net).fit(named_loader("wxyz")).classes
+    assert clf.fit((x, y)).classes is None
+    given = U2CClassifier(net, "maxlogit", classes=list("ABCD")).fit(named_loader("abcd"))
+    given.save(tmp_path / "b.u2c")
+    assert load(tmp_path / "b.u2c", net).fit(named_loader("wxyz")).classes == list("ABCD") == given.classes
+
+
+def test_names_are_found_below_subsets():
+    data = named_loader("abcd").dataset
+    part, _ = torch.utils.data.random_split(data, [60, 20], torch.Generator().manual_seed(0))
+    for wrapped in (part, torch.utils.data.Subset(part, range(50))):
+        assert U2CClassifier(net, "maxlogit").fit(torch.utils.data.DataLoader(wrapped, 16)).classes == list("abcd")
+
+
+def test_labels_are_not_looked_at_where_they_are_not_used(clf):
+    p = clf.predict_proba(new)
+    others = [new, torch.full((30,), -1)], (new, torch.arange(30)), (new, ["a.png"] * 30), [(new[:20], ["a"] * 20), (new[20:], None)]
+    for data in others:
+        torch.testing.assert_close(clf.predict_proba(data), p)
+        torch.testing.assert_close(clf.p_values(data), clf.p_values(new))
+        assert clf.predict(data) == clf.predict(new)
+        assert clf.outputs(data, labels=False).labels is None
+    assert clf.explain((new[:1], [99])) == clf.explain(new[0])
+    assert clf.outputs(clf.outputs((x, y)), labels=False).labels is None
+    for wrong in ((new, torch.arange(30)), (new, torch.full((30,), -1))):
+        with pytest.raises(ValueError, match="labels: found"): clf.evaluate(wrong)
+
+
+def test_it_abstains_where_the_kind_is_unknown_known_and_nowhere_else():
+    seen = set()
+    for alpha in (0.3, 0.6, 0.9):
+        clf = U2CClassifier(net, "knn", alpha=alpha).fit((x, y))
+        for image in new:
+            e = clf.explain(image)
+            seen.add((e.abstains, e.top[0][1] >= 0.5))
+            assert e.abstains == (e.kind == "unknown-known")
+    assert (True, False) in seen  # it abstains with less than a half as well
+
+
+def test_tensors_need_no_timm_and_pictures_say_what_they_need(tmp_path):
+    code = """
+import sys, torch
+sys.modules["timm"] = sys.modules["timm.data"] = None
+import numpy as np
+import PIL.Image
+from torch import nn
+from u2c.classifier import U2CClassifier
+x, y = torch.randn(60, 1, 6, 6), torch.arange(60) % 3
+net = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
+clf = U2CClassifier(net, "maxlogit", preprocess={"input_size": [1, 6, 6], "mean": np.zeros(1), "std": 1}).fit((x, y))
+clf.save("a.u2c")
+print(len(clf.predict(x)))
+try: clf.predict(PIL.Image.new("RGB", (9, 9)))
+except ImportError as e: print(e)
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["60", 'timm: found not installed, expected it, for pictures, from pip install "u2c[vision]"'], done.stdout + done.stderr
