@@ -58,6 +58,9 @@ def write_file(
 ) -> None:
     "Write a header and tensors, all or nothing"
     path = Path(path)
+    if path.is_dir():
+        found, expected = f"the folder {str(path)!r}", "expected the name of a file"
+        raise IsADirectoryError(f"path: found {found}, {expected}")
     if not path.parent.is_dir():
         expected = "expected one that is there, to write into"
         raise FileNotFoundError(f"path: found no folder {str(path.parent)!r}, {expected}")
@@ -94,7 +97,7 @@ def _opened(
     "What is in a file of safetensors"
     if not path.is_file():
         found = "a folder" if path.is_dir() else "nothing there"
-        raise FileNotFoundError(f"{path.name}: found {found}, expected a file of u2c")
+        raise FileNotFoundError(f"{path.name or path}: found {found}, expected a file of u2c")
     try:
         with safe_open(path, "pt") as f:
             note = json.loads((f.metadata() or {}).get("u2c", "{}"))

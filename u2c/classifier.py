@@ -5,15 +5,15 @@
 # %% auto #0
 __all__ = ['Modes', 'INTERPOLATIONS', 'CROPS', 'methods', 'evaluating', 'Call', 'watched', 'unwrapped', 'find_layer',
            'check_preprocess', 'describe_preprocess', 'make_transform', 'is_pair', 'batches_of', 'check_rows',
-           'check_batch_labels', 'Featurizer', 'make_calibrator', 'give_head', 'Explanation', 'plot_explanation',
-           'backbone_hash', 'U2CClassifier', 'load']
+           'check_batch_labels', 'named_failure', 'Featurizer', 'make_calibrator', 'give_head', 'Explanation',
+           'plot_explanation', 'backbone_hash', 'U2CClassifier', 'load']
 
 # %% ../nbs/13_classifier.ipynb #bbdec069
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import cache, partial
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 from threading import RLock, get_ident
 from typing import Any, NamedTuple, Self, TypeAlias
@@ -266,7 +266,7 @@ def _is_image(
     ndim: int,  # dimensions of a batch
 ) -> bool:
     "Is it one image, and no batch?"
-    if isinstance(x, Tensor | np.ndarray): return x.ndim == ndim - 1
+    if isinstance(x, Tensor | np.ndarray): return x.ndim in (1, ndim - 1)
     return isinstance(x, str | Path) or hasattr(x, "convert")  # PIL's
 
 # %% ../nbs/13_classifier.ipynb #060995d1
@@ -277,16 +277,64 @@ def _are_images(
     "Is it a list of images, and not of batches?"
     return isinstance(data, list | tuple) and all(_is_image(x, ndim) for x in data)
 
+# %% ../nbs/13_classifier.ipynb #e1f017db
+def _is_label(
+    x: Any,
+) -> bool:
+    "Is it a single value?"
+    return bool(np.isscalar(x)) or isinstance(x, Tensor | np.ndarray) and x.ndim == 0
+
 # %% ../nbs/13_classifier.ipynb #751da6a4
 def is_pair(
     data: Any,
+    ndim: int = 4,  # dimensions of a batch
 ) -> bool:
-    "Is it images and labels, as two arrays?"
+    "Is it images, and all of their labels?"
     array = Tensor | np.ndarray
     if not isinstance(data, tuple | list) or len(data) != 2: return False
-    if not isinstance(data[0], array) or data[0].ndim < 2: return False
-    if isinstance(data[1], array): return data[1].ndim == 1
-    return isinstance(data[1], list | tuple) and all(np.isscalar(y) for y in data[1])
+    images, y = data
+    several = isinstance(y, list | tuple) and all(map(_is_label, y))
+    if isinstance(y, array): several = y.ndim == 1
+    if not isinstance(images, array):
+        return several and isinstance(images, list | tuple) and _are_images(images, ndim)
+    one_hot = isinstance(y, array) and 2 == y.ndim < images.ndim and len(y) == len(images)
+    return images.ndim > 1 and (several or one_hot)  # the latter to be named as wrong
+
+# %% ../nbs/13_classifier.ipynb #49b21dbc
+def _are_labelled(
+    data: Any,
+    ndim: int,  # dimensions of a batch
+) -> bool:
+    "Is it a list of pairs, each of an image and its label?"
+    pair = lambda x: isinstance(x, tuple | list) and len(x) == 2 and _is_label(x[1])
+    listed = isinstance(data, tuple | list) and len(data) > 0
+    return listed and all(pair(x) and _is_image(x[0], ndim) for x in data)
+
+# %% ../nbs/13_classifier.ipynb #90314c54
+def _stacked(
+    images: Sequence[Any],
+    transform: Any,  # for pictures; None if it is not known
+) -> Tensor:
+    "Some images as a batch"
+    few = [_one_image(x, transform) for x in images]
+    odd = [tuple(x.shape) for x in few if x.shape != few[0].shape]
+    if not odd: return torch.stack(few)
+    found = f"shapes {tuple(few[0].shape)} and {odd[0]}"
+    raise ValueError(f"images: found {found}, expected one shape")
+
+# %% ../nbs/13_classifier.ipynb #634329f9
+def _given_batches(
+    data: Any,  # batches, with labels or without
+    labels: bool,  # look at labels
+) -> Iterator[tuple[Tensor, Any]]:
+    "Batches as they come"
+    for item in data:
+        first, *rest = item if isinstance(item, tuple | list) else (item,)
+        if not isinstance(first, Tensor | np.ndarray) and _is_image(first, 0):
+            found = f"{type(first).__name__} where a batch should be"
+            expected = "batches of tensors, a list of pictures, or (pictures, labels)"
+            raise ValueError(f"images: found {found}, expected {expected}")
+        yield as_tensor(first, "images"), rest[0] if rest and labels else None
 
 # %% ../nbs/13_classifier.ipynb #50cad84c
 def batches_of(
@@ -302,24 +350,20 @@ def batches_of(
     if not hasattr(data, "__iter__"):
         expected = "expected a tensor, pictures, or batches of them"
         raise TypeError(f"images: found {type(data).__name__}, {expected}")
-    if is_pair(data) and labels:
-        images, y = as_tensor(data[0], "images"), as_tensor(data[1], "labels")
-        if len(images) != len(y):
-            expected = f"{len(images)}, one for each image"
+    y = None
+    if _are_labelled(data, ndim): data = tuple(map(list, zip(*data)))
+    if is_pair(data, ndim):
+        data, y = data[0], as_tensor(data[1], "labels") if labels else None
+        if y is not None and len(data) != len(y):
+            expected = f"{len(data)}, one for each image"
             raise ValueError(f"labels: found {len(y)}, expected {expected}")
-        yield from zip(images.split(size), y.split(size))
-        return
-    if is_pair(data): data = data[0]
+    rows = repeat(None) if y is None else y.split(size)
     if isinstance(data, Tensor | np.ndarray):
-        yield from ((x, None) for x in as_tensor(data, "images").split(size))
+        yield from zip(as_tensor(data, "images").split(size), rows)
     elif _are_images(data, ndim):
-        for start in range(0, len(data), size):
-            few = [_one_image(x, transform) for x in data[start:start + size]]
-            yield torch.stack(few), None
-    else:
-        for item in data:
-            first, *rest = item if isinstance(item, tuple | list) else (item,)
-            yield as_tensor(first, "images"), rest[0] if rest and labels else None
+        parts = (data[start:start + size] for start in range(0, len(data), size))
+        yield from zip((_stacked(part, transform) for part in parts), rows)
+    else: yield from _given_batches(data, labels)
 
 # %% ../nbs/13_classifier.ipynb #dd067e63
 def check_rows(
@@ -355,6 +399,29 @@ def check_batch_labels(
         raise ValueError(f"labels: found {found}, expected 0..{c - 1}{more}")
     return y
 
+# %% ../nbs/13_classifier.ipynb #87ca30ba
+def _checked_device(
+    device: torch.device | str | None,
+) -> torch.device | None:
+    "A device, by its name"
+    try: return None if device is None else torch.device(device)
+    except (RuntimeError, TypeError) as e:
+        expected = "expected one that torch knows, such as 'cpu' or 'cuda:0'"
+        raise ValueError(f"device: found {device!r}, {expected}") from e
+
+# %% ../nbs/13_classifier.ipynb #9b12f0ff
+@contextmanager
+def named_failure(
+    x: Tensor,  # what a network is given
+) -> Iterator[None]:
+    "Say what the input was where a network fails on it"
+    try: yield
+    except torch.cuda.OutOfMemoryError: raise
+    except RuntimeError as e:
+        found = f"shape {tuple(x.shape)} of {x.dtype}, on which the network fails ({e})"
+        expected = "what it was trained on, such as floats (n, channels, height, width)"
+        raise RuntimeError(f"images: found {found}, expected {expected}") from e
+
 # %% ../nbs/13_classifier.ipynb #3f6fe06b
 class Featurizer:
     "A network and its last linear layer: images in, `Outputs` out"
@@ -368,11 +435,12 @@ class Featurizer:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model: found {type(model).__name__}, expected an nn.Module")
         self.model, self.layer = unwrapped(model), layer
-        self.device = None if device is None else torch.device(device)
+        self.device = _checked_device(device)
         described = describe_preprocess(self.model) if preprocess is None else preprocess
         self.preprocess = None if described is None else check_preprocess(described)
         self.ndim = 4  # dimensions of a batch: images, channels, rows, columns
         self._found = False  # the layer, not only its name
+        self._by_name = layer is not None  # then the model may return something else
 
     def head(self) -> nn.Linear:
         "The last layer"
@@ -392,14 +460,20 @@ class Featurizer:
         like = _like(self.model)
         check_rows(x, "images", start)
         x = x.to(like.device, like.dtype if x.is_floating_point() else None)
-        if not self._found: self.layer = find_layer(self.model, x[:8], self.layer)
-        assert self.layer is not None
-        self._found = True
-        with evaluating(self.model), watched(self.model, [self.layer]) as calls: self.model(x)
+        with named_failure(x):
+            if not self._found: self.layer = find_layer(self.model, x[:8], self.layer)
+            assert self.layer is not None
+            self._found = True
+            with evaluating(self.model), watched(self.model, [self.layer]) as calls:
+                said = self.model(x)
         if len(calls) != 1 or calls[0].input.shape[:-1] != x.shape[:1]:
             found = f"{len(calls)} calls for {len(x)} images"
             expected = "expected one, on a row of features for each image"
             raise ValueError(f"layer: found {found} of {self.layer!r}, {expected}")
+        _checked(self.model, calls[0])
+        if not self._by_name and not _close(calls[0].output, getattr(said, "logits", said)):
+            found = f"an output other than that of {self.layer!r} in rows from {start} on"
+            raise ValueError(f"model: found {found}, expected the same, or layer=NAME")
         features, logits = (widen(t).to(self.home(), copy=True) for t in calls[0][1:])
         check_rows(features, "features", start)
         check_rows(logits, "logits", start)
@@ -450,7 +524,7 @@ def _length(
     ndim: int,  # dimensions of a batch
 ) -> int | None:  # None if it is not known
     "How many batches there will be"
-    images = data[0] if is_pair(data) else data
+    images = data[0] if is_pair(data, ndim) else data
     whole = isinstance(images, Tensor | np.ndarray) or _are_images(images, ndim)
     try: return -(-len(images) // batch) if whole else len(images)
     except TypeError: return None
@@ -677,6 +751,19 @@ class U2CClassifier:
         about = f"layer={self.net.layer!r}, unknown={self.unknown!r}"
         return f"U2CClassifier({type(self.net.model).__name__}, {about},\n{self.calibrator})"
 
+# %% ../nbs/13_classifier.ipynb #620a6122
+def _check_header(
+    header: dict[str, Any],
+) -> None:
+    "Raise if a header says something of another kind than `save` writes"
+    text, names, ndim = str | None, header["classes"], header["ndim"]
+    listed = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    fits = {"classes": names is None or listed, "unknown": isinstance(header["unknown"], str)}
+    fits |= {k: isinstance(header[k], text) for k in ("layer", "source")}
+    fits["ndim"] = type(ndim) is int and 2 <= ndim <= 9
+    for name, fine in fits.items():
+        if not fine: raise ValueError(f"{name} {header[name]!r:.60}")
+
 # %% ../nbs/13_classifier.ipynb #231ea399
 def _restored(
     header: dict[str, Any],
@@ -686,9 +773,11 @@ def _restored(
 ) -> U2CClassifier:
     "A classifier from what `save` wrote"
     names, reference = header["classes"], tensors["reference"]
-    of_text = lambda x: isinstance(x, list) and all(isinstance(name, str) for name in x)
-    if not (names is None or of_text(names)) or reference.ndim != 1:
-        raise ValueError("classes or scores of another kind")
+    _check_header(header)
+    if reference.ndim != 1 or not reference.is_floating_point() or not len(reference):
+        raise ValueError(f"scores of {reference.dtype}, {tuple(reference.shape)}")
+    if not torch.isfinite(reference).all() or (reference.diff() < 0).any():
+        raise ValueError("scores that are not finite and ascending")
     clf = U2CClassifier(
         model, "maxlogit", classes=names, layer=header["layer"], device=device,
         unknown=header["unknown"], preprocess=header["preprocess"], source=header["source"])
@@ -696,7 +785,7 @@ def _restored(
     clf.calibrator = unpack(header, inner).to(clf.net.home())
     if names is not None and len(names) != clf.calibrator.n_classes:
         raise ValueError(f"{len(names)} names of {int(clf.calibrator.n_classes)} classes")
-    clf.reference, clf.net.ndim = reference.to(clf.net.home()), int(header["ndim"])
+    clf.reference, clf.net.ndim = reference.to(clf.net.home()), header["ndim"]
     clf.measured = {str(k): dict(v) for k, v in header["measured"].items()}
     clf.weights = header["backbone"]
     if not header.get("named", True): clf.given = None
@@ -710,6 +799,9 @@ def load(
     device: torch.device | str | None = None,  # of the outputs; None: where the model is
 ) -> U2CClassifier:
     "Read a classifier that `save` wrote"
+    _checked_device(device)
+    if not isinstance(model, nn.Module | None):
+        raise TypeError(f"model: found {type(model).__name__}, expected an nn.Module or None")
     header, tensors = read_file(path, "classifier")
     source, expected = header.get("source"), header.get("backbone")
     if model is None:
