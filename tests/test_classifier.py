@@ -319,9 +319,10 @@ def test_torchvision_and_timm_heads_with_random_weights():
 
 
 def test_hooks_note_matrices_only_and_are_taken_off():
-    with watched(net, ["0", "6"]) as calls: net(x[:3])
+    model = small_net()  # one of its own: in training it learns statistics here
+    with watched(model, ["0", "6"]) as calls: model(x[:3])
     assert [call.layer for call in calls] == ["6"]
-    assert not any(m._forward_hooks for m in net.modules())
+    assert not any(m._forward_hooks for m in model.modules())
     assert isinstance(np.asarray(calls[0].input.detach()), np.ndarray)
 
 
@@ -451,3 +452,78 @@ except ImportError as e: print(e)
 """
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout.splitlines() == ["60", 'timm: found not installed, expected it, for pictures, from pip install "u2c[vision]"'], done.stdout + done.stderr
+
+
+def test_pictures_with_labels_in_two_forms_give_the_same():
+    import PIL.Image
+    pictures = [PIL.Image.fromarray((30 * image[0] + 90).clamp(0, 255).byte().numpy()) for image in x]
+    clf = U2CClassifier(net, "maxlogit", preprocess={"input_size": [1, 6, 6], "mean": 0.0, "std": 1.0, "crop_pct": 1.0})
+    expected = clf.outputs(pictures)
+    for data in ((pictures, y), (pictures, y.tolist()), list(zip(pictures, y)), list(zip(pictures, y.tolist())), [[*pair] for pair in zip(pictures, y.numpy())]):
+        out = clf.outputs(data, 7)
+        torch.testing.assert_close(out.logits, expected.logits)
+        assert torch.equal(out.labels, y)
+    fitted = clf.fit((pictures, y))
+    assert fitted.predict((pictures, ["?"] * 80)) == fitted.predict(pictures)
+    with pytest.raises(ValueError, match="labels: found 79, expected 80"): clf.fit((pictures, y[:-1]))
+    with pytest.raises(ValueError, match="images: found Image where a batch should be"): clf.fit((p, 0) for p in pictures)
+
+
+NAMED = {
+    "text labels": (lambda c, p: c.fit((x, ["a"] * 80)), "labels: found"),
+    "one-hot": (lambda c, p: c.fit((x, nn.functional.one_hot(y))), "labels: found shape (64, 4)"),
+    "bytes": (lambda c, p: c.predict((new * 9).byte()), "images: found shape (30, 1, 6, 6) of torch.uint8, on which the network fails"),
+    "channels last": (lambda c, p: c.predict(new.permute(0, 2, 3, 1).numpy()), "images: found shape (30, 6, 6, 1) of torch.float32"),
+    "shapes": (lambda c, p: c.predict([new[0], new[0, :, 1:]]), "images: found shapes (1, 6, 6) and (1, 5, 6), expected one shape"),
+    "a name as network": (lambda c, p: load(p / "a.u2c", "resnet18"), "model: found str, expected an nn.Module or None"),
+    "device": (lambda c, p: load(p / "a.u2c", net, device="cud"), "device: found 'cud', expected one that torch knows"),
+    "load a folder": (lambda c, p: load(".", net), ".: found a folder, expected a file of u2c"),
+    "save a folder": (lambda c, p: c.save("."), "path: found the folder '.', expected the name of a file"),
+    "crop": (lambda c, p: U2CClassifier(net, preprocess={"input_size": [1, 6, 6], "crop_pct": 0.02}), "preprocess: found crop_pct 0.02, expected 0.1 to 1"),
+    "mean": (lambda c, p: U2CClassifier(net, preprocess={"input_size": [1, 6, 6], "mean": "x"}), "preprocess: found mean 'x', expected a number or three"),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_an_error_blames_what_is_wrong(name, clf, tmp_path):
+    clf.save(tmp_path / "a.u2c")
+    with pytest.raises(Exception) as e: NAMED[name][0](clf, tmp_path)
+    assert str(e.value).startswith(NAMED[name][1].split()[0]) and NAMED[name][1] in str(e.value)
+
+
+@pytest.mark.parametrize("how", [torch.clamp, torch.clamp_])
+def test_an_output_that_is_changed_later_is_noticed(how):
+    class Clamped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = small_net(4)
+
+        def forward(self, x): return how(self.net(x), -20, 20)
+
+    f = Featurizer(Clamped())
+    assert len(f.outputs(x)) == 80
+    with pytest.raises(ValueError, match="output"): f.outputs(torch.cat([x, 1000 * x]))
+    with pytest.raises(ValueError, match="output"): f.outputs(1000 * x)
+
+
+def test_a_vector_is_one_input_also_after_a_fit_on_outputs():
+    model = nn.Linear(36, 4)
+    outputs = Featurizer(model).outputs((x.flatten(1), y))
+    clf = U2CClassifier(model, "maxlogit").fit(outputs)
+    v = new.flatten(1)
+    torch.testing.assert_close(clf.predict_proba(v[5]), clf.predict_proba(v)[5:6])
+    torch.testing.assert_close(clf.predict_proba(list(v)), clf.predict_proba(v))
+
+
+ODD = {"reference": [torch.tensor([0.0, torch.nan]), torch.zeros(0), torch.tensor([1.0, 0.0]), torch.arange(9), torch.zeros(2, 2), torch.tensor(1.0)],
+       "unknown": [None, 3], "ndim": [0, -1, 10**9, 4.0, True, "4"], "layer": [3], "source": [[]], "classes": ["abcd", [1, 2, 3, 4]],
+       "calibrator.tau": [torch.tensor(0.0, dtype=torch.float64)], "calibrator.level": [torch.tensor(-1.0, dtype=torch.float64)]}
+
+
+@pytest.mark.parametrize("name, value", [(name, value) for name in ODD for value in ODD[name]])
+def test_a_made_up_value_is_refused(name, value, clf, tmp_path):
+    clf.save(tmp_path / "a.u2c")
+    header, tensors = read_file(tmp_path / "a.u2c", "classifier")
+    (tensors if name in tensors else header)[name] = value
+    write_file(tmp_path / "b.u2c", "classifier", header, tensors)
+    with pytest.raises(ArtifactError): load(tmp_path / "b.u2c", net)

@@ -582,7 +582,7 @@ def plot_explanation(
     names, values = zip(*reversed(explanation.top))
     places = range(len(names))
     color = "#d55e00" if explanation.abstains else "#0072b2"
-    ax.barh(places, values, color=["0.75"] * (len(names) - 1) + [color])  # the answer is on top
+    ax.barh(places, values, color=["0.75"] * (len(names) - 1) + [color])  # the answer, on top
     ax.set_yticks(places, [str(name) for name in names])
     ax.set(xlim=(0, 1), xlabel="probability")
     ax.set_title(f"p = {explanation.p_value:.2g}, {explanation.kind}", fontsize="medium")
