@@ -198,3 +198,15 @@ def test_of_rows_without_labels_only_the_rejection_is_known(written):
     _, _, model, va = written
     assert realised(model, va[:7]).keys() == {"rows", "rejected", "err", "ece", "nll"}
     assert unpack(*pack(model)).state_dict().keys() == model.state_dict().keys()
+
+
+def test_no_room_is_made_for_a_network_that_is_not_there(written):
+    "Neither at the top, with or without its weights, nor inside of a scorer"
+    header, tensors = pack(written[2])
+    top, few = header["modules"][""], {k: v for k, v in tensors.items() if k != "tau_u.0.weight"}
+    plain = {k: v for k, v in top.items() if k != "link"}
+    for options in (top | {"hidden": 10**11}, plain | {"hidden": 10**11}):
+        for state in (tensors, few, {}):
+            with pytest.raises(ArtifactError): unpack({"modules": header["modules"] | {"": options}}, state)
+    inside = {"scorer": {"class": "U2C", "hidden": 10**11}, "scorer.scorer": {"class": "MaxLogit"}}
+    with pytest.raises(ArtifactError, match="a U2C inside of a calibrator"): unpack({"modules": {"": top} | inside}, tensors)

@@ -319,9 +319,10 @@ def test_torchvision_and_timm_heads_with_random_weights():
 
 
 def test_hooks_note_matrices_only_and_are_taken_off():
-    with watched(net, ["0", "6"]) as calls: net(x[:3])
+    model = small_net()  # one of its own: in training it learns statistics here
+    with watched(model, ["0", "6"]) as calls: model(x[:3])
     assert [call.layer for call in calls] == ["6"]
-    assert not any(m._forward_hooks for m in net.modules())
+    assert not any(m._forward_hooks for m in model.modules())
     assert isinstance(np.asarray(calls[0].input.detach()), np.ndarray)
 
 
@@ -330,3 +331,199 @@ def test_outputs_say_what_they_are(clf):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert clf.evaluate((x, torch.full_like(y, 4)), "strange").keys() == {"rows", "rejected", "err", "ece", "nll"}
+
+
+def test_threads_and_a_network_in_training():
+    "The first thread sets the mode, the last one restores it, and no statistics are learned"
+    model = small_net(2).train()
+    clf = U2CClassifier(model, "maxlogit").fit((x, y))
+    expected, before, failed = clf.predict_proba(new), state_of(model), []
+
+    def run():
+        for _ in range(40):
+            try: assert torch.allclose(clf.predict_proba(new, batch=7), expected, atol=1e-5)
+            except BaseException as e: failed.append(e)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for t in threads: t.start()
+    for t in threads: t.join()
+    assert not failed and same(before, state_of(model))
+
+
+def test_adapters_that_merge_themselves_are_taken_apart_again():
+    class Adapter(nn.Linear):
+        def train(self, mode=True):
+            if self.training != mode: self.weight.data.mul_(0.5 if mode else 2)  # exact
+            return super().train(mode)
+
+    model = nn.Sequential(nn.Flatten(), nn.Sequential(Adapter(36, 9), nn.Dropout()), nn.Linear(9, 4)).train()
+    model[1][1].eval()
+    before = state_of(model)
+    U2CClassifier(model, "maxlogit").fit((x, y)).predict(new)
+    assert same(before, state_of(model))
+
+
+@pytest.mark.parametrize("k", [81, 10**9])
+def test_a_file_cannot_ask_for_more_neighbours_than_it_has_rows(k, tmp_path):
+    clf = U2CClassifier(net, make_scorer("knn", k=5)).fit((x, y))
+    clf.save(tmp_path / "a.u2c")
+    header, tensors = read_file(tmp_path / "a.u2c", "classifier")
+    header["modules"]["scorer"]["k"] = k
+    write_file(tmp_path / "b.u2c", "classifier", header, tensors)
+    with pytest.raises(ArtifactError, match=f"found 80 rows to search among, expected k = {k} or more"): load(tmp_path / "b.u2c", net)
+
+
+def test_weights_that_were_trained_further_are_not_saved(tmp_path):
+    model = small_net(3)
+    clf = U2CClassifier(model, "maxlogit").fit((x, y))
+    card = clf.card()
+    with torch.no_grad(): model[6].bias += 1
+    with pytest.raises(ValueError, match="model: found weights .*, those that it was fitted with: fit it again"): clf.save(tmp_path / "a.u2c", card=True)
+    assert not list(tmp_path.iterdir()) and clf.card() == card
+    clf.fit((x, y)).save(tmp_path / "a.u2c")
+    load(tmp_path / "a.u2c", model).save(tmp_path / "b.u2c")
+    assert (tmp_path / "a.u2c").read_bytes() == (tmp_path / "b.u2c").read_bytes()
+
+
+def named_loader(names, size=16):
+    data = torch.utils.data.TensorDataset(x, y)
+    data.classes = list(names)
+    return torch.utils.data.DataLoader(data, size)
+
+
+def test_a_refit_takes_the_new_loaders_names_unless_names_were_given(tmp_path):
+    clf = U2CClassifier(net, "maxlogit").fit(named_loader("abcd"))
+    clf.save(tmp_path / "a.u2c")
+    assert clf.classes == list("abcd") == load(tmp_path / "a.u2c", net).classes
+    assert clf.fit(named_loader("wxyz")).classes == list("wxyz") == load(tmp_path / "a.u2c", net).fit(named_loader("wxyz")).classes
+    assert clf.fit((x, y)).classes is None
+    given = U2CClassifier(net, "maxlogit", classes=list("ABCD")).fit(named_loader("abcd"))
+    given.save(tmp_path / "b.u2c")
+    assert load(tmp_path / "b.u2c", net).fit(named_loader("wxyz")).classes == list("ABCD") == given.classes
+
+
+def test_names_are_found_below_subsets():
+    data = named_loader("abcd").dataset
+    part, _ = torch.utils.data.random_split(data, [60, 20], torch.Generator().manual_seed(0))
+    for wrapped in (part, torch.utils.data.Subset(part, range(50))):
+        assert U2CClassifier(net, "maxlogit").fit(torch.utils.data.DataLoader(wrapped, 16)).classes == list("abcd")
+
+
+def test_labels_are_not_looked_at_where_they_are_not_used(clf):
+    p = clf.predict_proba(new)
+    others = [new, torch.full((30,), -1)], (new, torch.arange(30)), (new, ["a.png"] * 30), [(new[:20], ["a"] * 20), (new[20:], None)]
+    for data in others:
+        torch.testing.assert_close(clf.predict_proba(data), p)
+        torch.testing.assert_close(clf.p_values(data), clf.p_values(new))
+        assert clf.predict(data) == clf.predict(new)
+        assert clf.outputs(data, labels=False).labels is None
+    assert clf.explain((new[:1], [99])) == clf.explain(new[0])
+    assert clf.outputs(clf.outputs((x, y)), labels=False).labels is None
+    for wrong in ((new, torch.arange(30)), (new, torch.full((30,), -1))):
+        with pytest.raises(ValueError, match="labels: found"): clf.evaluate(wrong)
+
+
+def test_it_abstains_where_the_kind_is_unknown_known_and_nowhere_else():
+    seen = set()
+    for alpha in (0.3, 0.6, 0.9):
+        clf = U2CClassifier(net, "knn", alpha=alpha).fit((x, y))
+        for image in new:
+            e = clf.explain(image)
+            seen.add((e.abstains, e.top[0][1] >= 0.5))
+            assert e.abstains == (e.kind == "unknown-known")
+    assert (True, False) in seen  # it abstains with less than a half as well
+
+
+def test_tensors_need_no_timm_and_pictures_say_what_they_need(tmp_path):
+    code = """
+import sys, torch
+sys.modules["timm"] = sys.modules["timm.data"] = None
+import numpy as np
+import PIL.Image
+from torch import nn
+from u2c.classifier import U2CClassifier
+x, y = torch.randn(60, 1, 6, 6), torch.arange(60) % 3
+net = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
+clf = U2CClassifier(net, "maxlogit", preprocess={"input_size": [1, 6, 6], "mean": np.zeros(1), "std": 1}).fit((x, y))
+clf.save("a.u2c")
+print(len(clf.predict(x)))
+try: clf.predict(PIL.Image.new("RGB", (9, 9)))
+except ImportError as e: print(e)
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["60", 'timm: found not installed, expected it, for pictures, from pip install "u2c[vision]"'], done.stdout + done.stderr
+
+
+def test_pictures_with_labels_in_two_forms_give_the_same():
+    import PIL.Image
+    pictures = [PIL.Image.fromarray((30 * image[0] + 90).clamp(0, 255).byte().numpy()) for image in x]
+    clf = U2CClassifier(net, "maxlogit", preprocess={"input_size": [1, 6, 6], "mean": 0.0, "std": 1.0, "crop_pct": 1.0})
+    expected = clf.outputs(pictures)
+    for data in ((pictures, y), (pictures, y.tolist()), list(zip(pictures, y)), list(zip(pictures, y.tolist())), [[*pair] for pair in zip(pictures, y.numpy())]):
+        out = clf.outputs(data, 7)
+        torch.testing.assert_close(out.logits, expected.logits)
+        assert torch.equal(out.labels, y)
+    fitted = clf.fit((pictures, y))
+    assert fitted.predict((pictures, ["?"] * 80)) == fitted.predict(pictures)
+    with pytest.raises(ValueError, match="labels: found 79, expected 80"): clf.fit((pictures, y[:-1]))
+    with pytest.raises(ValueError, match="images: found Image where a batch should be"): clf.fit((p, 0) for p in pictures)
+
+
+NAMED = {
+    "text labels": (lambda c, p: c.fit((x, ["a"] * 80)), "labels: found"),
+    "one-hot": (lambda c, p: c.fit((x, nn.functional.one_hot(y))), "labels: found shape (64, 4)"),
+    "bytes": (lambda c, p: c.predict((new * 9).byte()), "images: found shape (30, 1, 6, 6) of torch.uint8, on which the network fails"),
+    "channels last": (lambda c, p: c.predict(new.permute(0, 2, 3, 1).numpy()), "images: found shape (30, 6, 6, 1) of torch.float32"),
+    "shapes": (lambda c, p: c.predict([new[0], new[0, :, 1:]]), "images: found shapes (1, 6, 6) and (1, 5, 6), expected one shape"),
+    "a name as network": (lambda c, p: load(p / "a.u2c", "resnet18"), "model: found str, expected an nn.Module or None"),
+    "device": (lambda c, p: load(p / "a.u2c", net, device="cud"), "device: found 'cud', expected one that torch knows"),
+    "load a folder": (lambda c, p: load(".", net), ".: found a folder, expected a file of u2c"),
+    "save a folder": (lambda c, p: c.save("."), "path: found the folder '.', expected the name of a file"),
+    "crop": (lambda c, p: U2CClassifier(net, preprocess={"input_size": [1, 6, 6], "crop_pct": 0.02}), "preprocess: found crop_pct 0.02, expected 0.1 to 1"),
+    "mean": (lambda c, p: U2CClassifier(net, preprocess={"input_size": [1, 6, 6], "mean": "x"}), "preprocess: found mean 'x', expected a number or three"),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_an_error_blames_what_is_wrong(name, clf, tmp_path):
+    clf.save(tmp_path / "a.u2c")
+    with pytest.raises(Exception) as e: NAMED[name][0](clf, tmp_path)
+    assert str(e.value).startswith(NAMED[name][1].split()[0]) and NAMED[name][1] in str(e.value)
+
+
+@pytest.mark.parametrize("how", [torch.clamp, torch.clamp_])
+def test_an_output_that_is_changed_later_is_noticed(how):
+    class Clamped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = small_net(4)
+
+        def forward(self, x): return how(self.net(x), -20, 20)
+
+    f = Featurizer(Clamped())
+    assert len(f.outputs(x)) == 80
+    with pytest.raises(ValueError, match="output"): f.outputs(torch.cat([x, 1000 * x]))
+    with pytest.raises(ValueError, match="output"): f.outputs(1000 * x)
+
+
+def test_a_vector_is_one_input_also_after_a_fit_on_outputs():
+    model = nn.Linear(36, 4)
+    outputs = Featurizer(model).outputs((x.flatten(1), y))
+    clf = U2CClassifier(model, "maxlogit").fit(outputs)
+    v = new.flatten(1)
+    torch.testing.assert_close(clf.predict_proba(v[5]), clf.predict_proba(v)[5:6])
+    torch.testing.assert_close(clf.predict_proba(list(v)), clf.predict_proba(v))
+
+
+ODD = {"reference": [torch.tensor([0.0, torch.nan]), torch.zeros(0), torch.tensor([1.0, 0.0]), torch.arange(9), torch.zeros(2, 2), torch.tensor(1.0)],
+       "unknown": [None, 3], "ndim": [0, -1, 10**9, 4.0, True, "4"], "layer": [3], "source": [[]], "classes": ["abcd", [1, 2, 3, 4]],
+       "calibrator.tau": [torch.tensor(0.0, dtype=torch.float64)], "calibrator.level": [torch.tensor(-1.0, dtype=torch.float64)]}
+
+
+@pytest.mark.parametrize("name, value", [(name, value) for name in ODD for value in ODD[name]])
+def test_a_made_up_value_is_refused(name, value, clf, tmp_path):
+    clf.save(tmp_path / "a.u2c")
+    header, tensors = read_file(tmp_path / "a.u2c", "classifier")
+    (tensors if name in tensors else header)[name] = value
+    write_file(tmp_path / "b.u2c", "classifier", header, tensors)
+    with pytest.raises(ArtifactError): load(tmp_path / "b.u2c", net)

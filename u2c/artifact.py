@@ -58,6 +58,9 @@ def write_file(
 ) -> None:
     "Write a header and tensors, all or nothing"
     path = Path(path)
+    if path.is_dir():
+        found, expected = f"the folder {str(path)!r}", "expected the name of a file"
+        raise IsADirectoryError(f"path: found {found}, {expected}")
     if not path.parent.is_dir():
         expected = "expected one that is there, to write into"
         raise FileNotFoundError(f"path: found no folder {str(path.parent)!r}, {expected}")
@@ -94,7 +97,7 @@ def _opened(
     "What is in a file of safetensors"
     if not path.is_file():
         found = "a folder" if path.is_dir() else "nothing there"
-        raise FileNotFoundError(f"{path.name}: found {found}, expected a file of u2c")
+        raise FileNotFoundError(f"{path.name or path}: found {found}, expected a file of u2c")
     try:
         with safe_open(path, "pt") as f:
             note = json.loads((f.metadata() or {}).get("u2c", "{}"))
@@ -163,6 +166,32 @@ def _rebuilt(
         else: parts[option] = part
     return class_named(options.pop("class"))(**(options | parts))
 
+# %% ../nbs/12_artifact.ipynb #d5edb51c
+def _check_room(
+    modules: dict[str, dict[str, Any]],  # place -> class and options
+    tensors: dict[str, Tensor],
+) -> None:
+    "Raise if U2C's network would be wider than its weights"
+    for place, options in modules.items():
+        if place and options["class"] in calibrators:
+            raise ValueError(f"a {options['class']} inside of a calibrator")
+    top, first = modules[""], tensors.get("tau_u.0.weight")
+    if top["class"] != U2C.__name__ or top["link"] != "mlp": return
+    units = 0 if first is None else len(first)
+    if top["hidden"] != units: raise ValueError(f"hidden={top['hidden']} with {units} units")
+
+# %% ../nbs/12_artifact.ipynb #93f06414
+def _check_state(
+    model: nn.Module,  # loaded
+) -> None:
+    "Raise if a temperature, a level or known scores are none"
+    for name, x in model.named_buffers():
+        last = name.split(".")[-1]
+        if last in ("tau", "level") and not (torch.isfinite(x) & (x > 0)).all():
+            raise ValueError(f"{name} is {x.tolist()}, not above 0")
+        if last == "reference" and not (torch.isfinite(x).all() and (x.diff() >= 0).all()):
+            raise ValueError(f"{name} is no ascending row of scores")
+
 # %% ../nbs/12_artifact.ipynb #bcff59d7
 def unpack(
     header: dict[str, Any],  # what `pack` made
@@ -171,13 +200,12 @@ def unpack(
     "A calibrator from its header and its tensors"
     try:
         modules = header["modules"]
-        first, options = tensors.get("tau_u.0.weight"), modules[""]
-        if first is not None and options["link"] == "mlp" and options["hidden"] != len(first):
-            raise ValueError(f"hidden={options['hidden']} with {len(first)} units")
+        _check_room(modules, tensors)
         model = _rebuilt(modules)
         if not isinstance(model, Calibrator): raise TypeError(f"a {type(model).__name__}")
         extra = {f"{k}{'.' * bool(k)}_extra_state": _as_bytes(v) for k, v in modules.items()}
         model.load_state_dict(tensors | extra)
+        _check_state(model)
     except ArtifactError: raise
     except Exception as e:  # options and tensors may be anything, and so may the error
         reason = " ".join(f"{type(e).__name__}: {e}".split())

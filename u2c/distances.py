@@ -198,6 +198,13 @@ class KNN(Scorer):
             raise ValueError(f"k: found {self.k} neighbours among {n} rows, expected k <= {n}")
         self.bank = unit_rows(phi[kept_rows(n, self.subsample).to(phi.device)])
 
+    def _load_from_state_dict(self, state_dict, prefix, *args):
+        bank = state_dict.get(prefix + "bank")
+        if bank is not None and self.k > len(bank):
+            found = f"{len(bank)} rows to search among"
+            raise ValueError(f"state_dict: found {found}, expected k = {self.k} or more")
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
     def fit_score(self, va: Outputs, tau: float = 1.0) -> Tensor:
         "As for any scorer, with a neighbour beside the row itself"
         if self.k > 1: return super().fit_score(va, tau)
