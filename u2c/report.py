@@ -60,7 +60,9 @@ def answer(
     u = served.calibrator.scorer.score(x)
     log_p = served.calibrator.predict_log_proba(x, u).cpu()
     p = None if served.reference is None else p_value(u, served.reference).cpu()
-    return Answers(log_p, u.cpu(), p, quadrant(log_p.exp()))
+    abstains = (log_p.argmax(1) == x.n_classes).numpy()
+    kind = np.where(abstains, "unknown-known", quadrant(log_p.exp(), abstain=1.0))
+    return Answers(log_p, u.cpu(), p, kind)
 
 # %% ../nbs/15b_report.ipynb #bb21c032
 def as_records(
