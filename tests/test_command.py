@@ -31,6 +31,14 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # tiny data draw every warnin
 ENV = os.environ | {"PYTHONPATH": str(Path(u2c.__file__).parent.parent), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
+@pytest.fixture(autouse=True, scope="module")
+def pillows_limit():
+    "The command sets Pillow's limit of pixels for its process, which here is that of other tests as well."
+    limit = PIL.Image.MAX_IMAGE_PIXELS
+    yield
+    PIL.Image.MAX_IMAGE_PIXELS = limit
+
+
 def run(folder, *args, stdin="", code=0):
     "What `u2c` prints, on standard output and on standard error, if it ends with the right code"
     command = [sys.executable, "-c", "from u2c.command import main; main()", *map(str, args)]

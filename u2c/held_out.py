@@ -78,7 +78,8 @@ def knn_held_out(
         raise ValueError(f"k: found {k} neighbours among {n} other rows, {expected}")
     squares = rows.new_empty(len(rows), k)
     squares[kept] = nearest_others(rows[kept], k)
-    rest = torch.ones(len(rows), dtype=torch.bool, device=rows.device).index_fill(0, kept, False)
+    rest = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+    rest[kept] = False
     if rest.any(): squares[rest] = nearest(rows[rest], rows[kept], k)
     return scorer._summary(squares)
 

@@ -246,7 +246,8 @@ def check_p_values(
     if not isinstance(calibrator, RankU2C):
         found = f"p-values for {type(calibrator).__name__}, which has none"
         raise TypeError(f"p: found {found}, expected Outputs or scores u")
-    if isinstance(p, Outputs): raise TypeError("p: found Outputs, expected them without a name")
+    if isinstance(p, Outputs):
+        raise TypeError("p: found Outputs, expected them without a name")
     values = check_scores(p, name="p").double().cpu().numpy()
     if values.min() <= 0 or values.max() > 1:
         found = f"{values.min():g} to {values.max():g}"
