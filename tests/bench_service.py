@@ -18,11 +18,12 @@ MAY_ADD = {"maxlogit": 5, "ash": 5, "mahalanobis": 15}
 SUBSAMPLE = 1_000
 
 
-def scores() -> dict:
+def scores(net: torch.nn.Module) -> dict:
     "The scores by what they are called in the table"
+    ash = make_scorer("ash", head=(net.fc.weight.detach(), net.fc.bias.detach()))
     part = make_scorer("knn", subsample=SUBSAMPLE)
     few = f"{SUBSAMPLE:,} rows"
-    whole = {name: name for name in ("maxlogit", "ash", "mahalanobis", "knn", "combined")}
+    whole = {name: ash if name == "ash" else name for name in ("maxlogit", "ash", "mahalanobis", "knn", "combined")}
     return whole | {f"knn, {few}": part, f"combined, knn of {few}": make_scorer("combined", parts=("maxlogit", part, "mahalanobis"))}
 
 
@@ -47,7 +48,7 @@ def latency() -> list[str]:
     net = resnet50().eval()
     va = validation(net)
     lines = ["| score | may add | " + " | ".join(f"batch {b}" for b in BATCHES) + " |", "| --- | ---: |" + " ---: |" * len(BATCHES)]
-    for name, scorer in scores().items():
+    for name, scorer in scores(net).items():
         clf, most = U2CClassifier(net, scorer).fit(va), MAY_ADD.get(name)
         cells = []
         for size, times in BATCHES.items():
