@@ -26,6 +26,9 @@ vision, sklearn, weights = (lines(f"{name}_requirements") for name in ("vision",
 reproduce = vision + sklearn + lines("reproduce_requirements")
 beside = reproduce + lines("beside_requirements")
 extras = {"vision": vision, "sklearn": sklearn, "pretrained": vision + weights, "reproduce": reproduce, "beside": beside}
+extras |= {"export": vision + lines("export_requirements")}
+extras |= {name: reproduce + lines(f"{name}_requirements") for name in ("words", "cluster")}
+everything = list(dict.fromkeys(r for name, listed in extras.items() if name != "pretrained" for r in listed))
 
 setup(
     name=cfg["lib_name"],
@@ -43,7 +46,7 @@ setup(
     package_data={"u2c": ["py.typed", "data/*", "data/kernels/python3/*"]},
     python_requires=">=" + cfg["min_python"],
     install_requires=lines("requirements"),
-    extras_require=extras | {"dev": beside + lines("dev_requirements")},
+    extras_require=extras | {"dev": everything + lines("dev_requirements")},
     entry_points={
         "console_scripts": lines("console_scripts"),
         "nbdev": ["u2c=u2c._modidx:d"],  # lets nbdev link names to their pages
