@@ -4,13 +4,15 @@
 
 # %% auto #0
 __all__ = ['TITLES', 'PAPER_TABLES', 'NotebookFailed', 'first_error', 'parameters_as_yaml', 'kernel_environment', 'end_family',
-           'run_process', 'execute', 'file_name', 'job_folder', 'run_job', 'side_by_side', 'run_jobs', 'collect',
-           'caption', 'beside_paper', 'write_tables', 'published_records', 'published_about', 'fitted_pair',
-           'draw_figures', 'save_figures', 'describe_report', 'note_report', 'reported', 'make_report', 'lock', 'held',
-           'remove_leftovers', 'stoppable', 'configurations', 'print_result', 'reproduce', 'command_line', 'main']
+           'end_with_parent', 'run_process', 'execute', 'file_name', 'job_folder', 'run_job', 'side_by_side',
+           'run_jobs', 'collect', 'caption', 'beside_paper', 'write_tables', 'published_records', 'published_about',
+           'fitted_pair', 'draw_figures', 'save_figures', 'describe_report', 'note_report', 'reported', 'make_report',
+           'lock', 'held', 'remove_leftovers', 'stoppable', 'sweep_module', 'find_executor', 'configurations',
+           'print_result', 'executor_options', 'reproduce', 'command_line', 'main']
 
 # %% ../nbs/33_reproduce.ipynb #e5120e6a
 import argparse
+import ctypes
 import hashlib
 import json
 import os
@@ -22,9 +24,10 @@ import sysconfig
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
+from importlib import import_module
 from importlib.resources import as_file, files
 from pathlib import Path
 from threading import Event, current_thread, main_thread
@@ -43,7 +46,7 @@ from .bench_small import benchmarks, load_benchmark
 from .core import Outputs, in_domain_labels
 from .experiment import Config, check_count, code_hash, describe, finished, fit_methods
 from .experiment import imagenet_outputs, pooled, read_records, run_outputs, write_records
-from .features import load_tensors
+from .features import load_tensors, writer
 from .figures import figure_1, figure_calibration
 from .reject import Calibrator
 from .tables import INK_LEGEND, LEGEND, beside, beside_html, beside_text, closeness_text
@@ -102,15 +105,28 @@ def end_family(
             with suppress(psutil.NoSuchProcess): getattr(p, action)()
         _, family = psutil.wait_procs(family, timeout=5)
 
+# %% ../nbs/33_reproduce.ipynb #endpar01
+def end_with_parent() -> Callable[[], None] | None:  # for a new process, before it begins
+    "What has Linux kill a process as soon as the one that started it is gone"
+    if sys.platform != "linux": return None
+    # all is found here: between fork and exec a process should do as little as it can
+    prctl, parent, number = ctypes.CDLL(None).prctl, os.getpid(), int(signal.SIGKILL)
+    def tie() -> None:
+        prctl(1, number)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent: os._exit(1)  # gone already
+    return tie
+
 # %% ../nbs/33_reproduce.ipynb #e9c02d74
 def run_process(
     command: list[str],
     environment: dict[str, str],
     stop: Event,  # once set, the process is ended
+    tied: bool = False,  # killed with this process, however that ends (Linux)
 ) -> tuple[int, str]:  # exit code and what it said on standard error
     "Run a command to its end, or until it is to stop; it leaves no process behind"
     # close_fds=False hands the folder's lock down: it holds as long as somebody writes there
     pipes: dict[str, Any] = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if tied: pipes["preexec_fn"] = end_with_parent()
     with subprocess.Popen(command, env=environment, close_fds=False, **pipes) as process:
         try:
             while not stop.is_set():
@@ -128,18 +144,20 @@ def execute(
     parameters: dict[str, Any],
     threads: int | None = 1,  # for the arithmetic; None for as many as there are
     stop: Event | None = None,  # once set, the notebook is given up
+    tied: bool = False,  # it does not outlive this process
 ) -> None:
     "Run one of the experiment notebooks with papermill"
     out.parent.mkdir(parents=True, exist_ok=True)
     failed = out.with_suffix(".failed.ipynb")
-    half = out.with_suffix(f".{os.getpid()}.partial.ipynb")
+    half = out.with_suffix(f".{writer()}.partial.ipynb")
     failed.unlink(missing_ok=True)
     given = parameters_as_yaml({"code": code_hash()} | parameters)
     try:
         with as_file(files("u2c") / "data" / f"{notebook}.ipynb") as source:
             command = [sys.executable, "-m", "papermill", str(source), str(half), "-b", given]
             command += ["--no-progress-bar"]
-            code, said = run_process(command, kernel_environment(threads), stop or Event())
+            environment = kernel_environment(threads)
+            code, said = run_process(command, environment, stop or Event(), tied)
         if code == 0:
             os.replace(half, out)
             return
@@ -168,11 +186,12 @@ def run_job(
     config: Config,
     out: Path,
     stop: Event,
+    tied: bool = False,  # its processes do not outlive this one
 ) -> None:
     "Run one configuration"
     folder, threads = job_folder(out, config), None if config.benchmark == "imagenet" else 1
     parameters = asdict(config) | {"folder": str(folder)}
-    execute("run", folder / "run.ipynb", parameters, threads, stop)
+    execute("run", folder / "run.ipynb", parameters, threads, stop, tied)
     if not finished(config, folder):
         found = "its records are of other code, data or versions than are here now"
         raise NotebookFailed(f"it ran, but {found} (see {folder})")
@@ -200,11 +219,16 @@ def side_by_side(
             raise
     return failures
 
+# %% ../nbs/33_reproduce.ipynb #exectyp1
+# runs tasks, so many at a time, and says what went wrong: `side_by_side`, or one of `u2c.sweep`
+Executor = Callable[[Mapping[str, Callable[[Event], None]], int, str], dict[str, str]]
+
 # %% ../nbs/33_reproduce.ipynb #4d02c7e9
 def run_jobs(
     configs: list[Config],
     out: Path,
     jobs: int = 2,  # how many at a time
+    executor: Executor = side_by_side,
 ) -> dict[str, str]:  # job -> what went wrong; empty if nothing did
     "Run every configuration that has not finished yet"
     folders = {c: job_folder(out, c) for c in configs}
@@ -214,7 +238,9 @@ def run_jobs(
     before = len(configs) - len(todo)
     if before: print(f"{before} of {len(configs)} runs were finished before", file=sys.stderr)
     tasks = {folders[c].name: partial(run_job, c, out) for c in todo}
-    return side_by_side(tasks, jobs, "runs")
+    if executor is not side_by_side:  # on other machines, which nobody tidies up
+        tasks = {name: partial(task, tied=True) for name, task in tasks.items()}
+    return executor(tasks, jobs, "runs")
 
 # %% ../nbs/33_reproduce.ipynb #5db4d0da
 def collect(
@@ -471,7 +497,7 @@ def remove_leftovers(
     out: Path,
 ) -> None:
     "Remove what earlier processes, now gone, left half written"
-    number = re.compile(r"\.\d+\.partial(\.ipynb)?$")  # of the process
+    number = re.compile(r"\.\d+(-[0-9a-f]{8})?\.partial(\.ipynb)?$")  # see `writer`
     jobs = [path for c in configs for path in job_folder(out, c).rglob("*.partial*")]
     for path in [*out.glob("*.partial*"), *jobs]:
         if number.search(path.name): path.unlink()
@@ -493,6 +519,30 @@ def stoppable() -> Iterator[None]:
     try: yield
     finally:
         for s, handler in before.items(): signal.signal(s, handler)
+
+# %% ../nbs/33_reproduce.ipynb #sweepmo1
+def sweep_module() -> Any:
+    "The module for many machines, or which extra to install"
+    try: return import_module("u2c.sweep")
+    except ModuleNotFoundError as e:
+        remedy = 'expected it from pip install "u2c[cluster]"'
+        raise ValueError(f"executor: found no module {e.name!r}, {remedy}") from e
+
+# %% ../nbs/33_reproduce.ipynb #findexe1
+def find_executor(
+    name: str,  # "local" or "ray"
+    address: str | None = None,
+    gpus: float = 0,
+    cpus: float = 1,
+) -> AbstractContextManager[Executor]:
+    "What runs the jobs; Ray, an extra, is imported only if it is asked for"
+    if name == "ray": return sweep_module().on_ray(address, gpus, cpus)
+    if name != "local":
+        raise ValueError(f"executor: found {name!r}, expected one of local, ray")
+    given = dict(address=address, gpus_per_run=gpus, cpus_per_run=cpus - 1)
+    for option, value in given.items():
+        if value: raise ValueError(f"{option}: found for local, expected for ray alone")
+    return nullcontext(side_by_side)
 
 # %% ../nbs/33_reproduce.ipynb #f16d2c8b
 def configurations(
@@ -530,6 +580,21 @@ def print_result(
         print(f"beside the paper's table '{table}': {closeness_text(both)}")
     print(f"tables, figures and executed notebooks: {out}/")
 
+# %% ../nbs/33_reproduce.ipynb #exeopts1
+def executor_options(
+    parser: argparse.ArgumentParser,
+) -> None:
+    "Add the options for many runs, on this machine or on many"
+    add = parser.add_argument_group("many runs, many machines").add_argument
+    add("--sweep", metavar="FILE", help="runs from a file; then --out is a folder or an address")
+    add("--status", action="store_true", help="of a sweep: say what is done, and run nothing")
+    add("--executor", default="local", choices=["local", "ray"], help="what runs the notebooks")
+    where = "of a Ray cluster: auto, HOST:PORT or ray://HOST:PORT (default: starts Ray here)"
+    add("--address", help=where)
+    add("--gpus-per-run", type=float, default=0, help="that Ray gives to each run")
+    cpus = "as well (default: 1); for imagenet, those that read its images"
+    add("--cpus-per-run", type=float, default=1, help=cpus)
+
 # %% ../nbs/33_reproduce.ipynb #b19e8ee1
 def reproduce(
     benchmark: str = "small",
@@ -537,6 +602,10 @@ def reproduce(
     seeds: int = 3,  # training seeds of each backbone
     out: Path | None = None,  # `_runs/<benchmark>` if None
     jobs: int = 2,  # notebooks at a time
+    executor: str = "local",  # or "ray"
+    address: str | None = None,  # of a Ray cluster; None to start Ray on this machine
+    gpus_per_run: float = 0,  # that Ray gives to each run
+    cpus_per_run: float = 1,
     **options: Any,  # of `Config`
 ) -> int:  # exit code
     "Run every backbone and seed, write tables and figures, print the main table"
@@ -546,7 +615,11 @@ def reproduce(
     out = Path(out or Path("_runs") / benchmark)
     with stoppable(), held(out):
         remove_leftovers(configs, out)
-        failures = run_jobs(configs, out, jobs)
+        with find_executor(executor, address, gpus_per_run, cpus_per_run) as chosen:
+            if executor == "ray":
+                folders = {c: job_folder(out, c) for c in configs}
+                sweep_module().share_shards(folders, chosen)
+            failures = run_jobs(configs, out, jobs, chosen)
         try:
             records = collect(configs, out)
             broken = make_report(configs, out)
@@ -568,11 +641,12 @@ def command_line() -> argparse.ArgumentParser:
     commas = "names, separated by commas (default: all of the benchmark)"
     add("--backbones", type=names, help=commas)
     add("--seeds", type=int, default=3, help="training seeds of each backbone")
-    add("--out", type=Path, help="folder for everything (default: _runs/BENCHMARK)")
+    add("--out", help="folder for everything (default: _runs/BENCHMARK)")
     cores = os.cpu_count() or 1
     add("--jobs", type=int, default=cores, help="notebooks at a time, one thread each")
     add("--limit", type=int, help="rows of each data set, to try things out")
     add("--epochs", type=int, help="other than the backbones' recipes")
+    add("--device", help="such as cuda (default: for imagenet a GPU, where there is one)")
     add = parser.add_argument_group("for --benchmark imagenet").add_argument
     add("--data", help="the folder with the images")
     add("--lists", help="the folder with the lists (default: DATA/benchmark_imglist/imagenet)")
@@ -580,13 +654,19 @@ def command_line() -> argparse.ArgumentParser:
     half = "store features in half precision, all but ImageNet-va's"
     add("--float16", action="store_true", help=half)
     add("--skip-bad", action="store_true", help="leave out images that cannot be read")
+    executor_options(parser)
     return parser
 
 # %% ../nbs/33_reproduce.ipynb #04e8b7c3
 def main() -> None:
     "The console script u2c_reproduce"
     parser = command_line()
-    try: sys.exit(reproduce(**vars(parser.parse_args())))
+    given = vars(parser.parse_args())
+    file, status = given.pop("sweep"), given.pop("status")
+    try:
+        if status and not file: raise ValueError("status: found no --sweep, expected one")
+        if not file: sys.exit(reproduce(**given))
+        sys.exit(sweep_module().sweep_command(file, status, parser, given))
     except (ValueError, FileNotFoundError) as e: parser.error(str(e))
     except KeyboardInterrupt:
         sys.exit("\ninterrupted; the same command goes on where this one stopped")

@@ -1,0 +1,204 @@
+"Sweeps on Ray: a head and two nodes on this machine, of which one is lost; a driver that is killed; two drivers; all compared with the local executor."
+import contextlib
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Thread
+
+import psutil
+import pytest
+
+from u2c import sweep
+from u2c.bench_imagenet import example_tree
+from u2c.experiment import Config, extraction, imagenet_lists, placed_network
+from u2c.features import extract_files
+from u2c.reproduce import collect, configurations, run_jobs
+from u2c.sweep import OnRay, Store, expand, is_done, run_place, run_sweep, write_report
+
+TINY = {"limit": 60, "epochs": 1, "resamples": 10}
+STUDY = TINY | {"backbone": ["resnet_small", "resnet_deep"], "alpha": [0.9, 0.95]}
+
+
+def wait_until(condition, seconds: float = 240) -> None:
+    deadline = time.time() + seconds
+    while not condition():
+        assert time.time() < deadline, "what was waited for did not happen"
+        time.sleep(0.1)
+
+
+def family(pid: int) -> list[psutil.Process]:
+    try: return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess: return []
+
+
+def words(process: psutil.Process) -> str:
+    try: return " ".join(process.cmdline())
+    except psutil.Error: return ""
+
+
+def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.Error): psutil.wait_procs(processes, timeout=20)
+    return [p for p in processes if p.is_running() and p.status() != "zombie"]
+
+
+@pytest.fixture(scope="module")
+def ray_environment():
+    "Ray on loopback, in a folder of its own, and quick to start"
+    folder = Path(tempfile.mkdtemp(prefix="r-", dir="/tmp"))  # a socket's path must be short
+    # Every process of Ray would spend seconds on a package of JupyterLab's that it does not use.
+    (folder / "quick").mkdir()
+    (folder / "quick/rfc3987_syntax.py").write_text("raise ImportError")
+    path = os.pathsep.join(filter(None, (str(folder / "quick"), os.environ.get("PYTHONPATH"))))
+    given = {"PYTHONPATH": path, "RAY_TMPDIR": str(folder), "TMPDIR": str(folder), "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+             "RAY_AUTH_MODE": "disabled", "OMP_NUM_THREADS": "1", "RAY_worker_register_timeout_seconds": "240"}
+    with pytest.MonkeyPatch.context() as m:
+        for name, value in given.items(): m.setenv(name, value)
+        m.setitem(sys.modules, "rfc3987_syntax", None)
+        yield given
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def cluster(ray_environment):
+    "A head that does no work, and two nodes that do; the driver is this process"
+    ray = sweep._import_ray()
+    from ray.cluster_utils import Cluster
+
+    here = {"node_ip_address": "127.0.0.1", "object_store_memory": 80 * 2**20}
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **here})
+    try:
+        nodes = [made.add_node(num_cpus=1, **here) for _ in range(2)]
+        with sweep.on_ray(made.address) as executor: yield ray, made, nodes, executor
+    finally:
+        started = family(os.getpid())
+        ray.shutdown()
+        made.shutdown()
+        left = [words(p) for p in alive([p for p in started if "ray" in words(p)])]
+    assert not left, left
+
+
+@pytest.fixture(scope="module")
+def by_threads(tmp_path_factory):
+    "The study by the local executor"
+    store = Store(tmp_path_factory.mktemp("local"))
+    runs = expand(STUDY)
+    assert run_sweep(runs, store, jobs=2) == {}
+    write_report(runs, store)
+    return runs, store
+
+
+def listening(processes: list[psutil.Process]) -> set[str]:
+    "Addresses on which others could reach these processes"
+    found = set()
+    for p in processes:
+        with contextlib.suppress(psutil.Error):
+            found |= {c.laddr.ip.removeprefix("::ffff:") for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN}
+    return found
+
+
+def files_of(folder: Path) -> dict[str, str]:
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.rglob("*.safetensors"))}
+
+
+def test_shards_of_many_workers_are_those_of_one(cluster, tmp_path):
+    *_, executor = cluster
+    assert listening([psutil.Process(), *family(os.getpid())]) == {"127.0.0.1"}
+    example_tree(tmp_path / "data", n=24)
+    config = Config("imagenet", "efficientnet_lite0", data=str(tmp_path / "data"))
+    net, lists = placed_network(config), imagenet_lists(config)
+    for name in ("ImageNet-va", "NINCO"):
+        extract_files(net, lists[name], tmp_path / "one/outputs" / name, shard=8, workers=0, **extraction(config, name))
+    tasks = {k: t for k, t in sweep.shard_tasks({config: tmp_path / "many"}, size=8).items() if k.split("/")[1] in ("ImageNet-va", "NINCO")}
+    assert len(tasks) == 6 and executor(tasks, 0, "shards") == {}
+    assert files_of(tmp_path / "many") == files_of(tmp_path / "one") and len(files_of(tmp_path / "one")) == 6
+    dates = {p: p.stat().st_mtime_ns for p in (tmp_path / "many").rglob("*.safetensors")}
+    next(iter(dates)).unlink()  # as if its worker had been lost
+    executor(tasks, 0, "shards")
+    changed = [p for p, date in dates.items() if p.stat().st_mtime_ns != date]
+    assert changed == [next(iter(dates))] and files_of(tmp_path / "many") == files_of(tmp_path / "one")
+
+
+def test_a_lost_node_costs_its_tasks_alone(cluster, by_threads, tmp_path):
+    ray, made, nodes, executor = cluster
+    runs, local = by_threads
+    store, doomed, lost = Store(tmp_path), nodes[1], []
+    raylet = doomed.all_processes["raylet"][0].process.pid
+
+    def broken(stop) -> None:
+        with open(tmp_path / "tried", "a") as file: file.write("x")
+        raise ValueError("it never works")
+
+    def at_work() -> list[psutil.Process]:
+        return [p for p in family(raylet) if "papermill" in words(p) or "ipykernel" in words(p)]
+
+    def pull_the_plug() -> None:
+        wait_until(lambda: len(at_work()) >= 2)  # papermill and its kernel: in the middle of a run
+        lost.extend(family(raylet))
+        made.remove_node(doomed, allow_graceful=False)
+
+    class WithABrokenTask(OnRay):
+        def __call__(self, tasks, jobs, unit):
+            failures.update(super().__call__({"broken": broken, **tasks}, jobs, unit))
+            return {}
+
+    failures: dict[str, str] = {}
+    plug = Thread(target=pull_the_plug)
+    plug.start()
+    run_sweep(runs, store, WithABrokenTask(executor.cpus))
+    plug.join()
+    assert lost and not alive(lost), "processes of the lost node went on"
+    assert failures == {"broken": "it never works (tried 3 times)"} and (tmp_path / "tried").read_text() == "xxx"
+    status = write_report(runs, store)
+    assert list(status["state"]) == ["done"] * 4
+    assert store.read("records.csv") == local.read("records.csv") is not None
+    for config in runs.values():
+        names = ("records.csv", "draws.safetensors", "about.json")
+        assert sweep.fetch(store, run_place(config), *names) == sweep.fetch(local, run_place(config), *names)
+    assert not list(tmp_path.rglob("*.partial*"))
+
+
+def test_two_drivers_on_one_store(tmp_path):
+    runs, store = expand(TINY), Store(tmp_path)
+    with ThreadPoolExecutor(2) as pool: both = list(pool.map(lambda _: run_sweep(runs, store, jobs=1), range(2)))
+    (config,) = runs.values()
+    assert both == [{}, {}] and is_done(store, run_place(config))
+    for attempt in (tmp_path / run_place(config)).parent.glob("*-*"):  # one or two, each whole
+        assert {"records.csv", "draws.safetensors", "about.json", "run.ipynb"} <= {p.name for p in attempt.iterdir()}
+    assert list(write_report(runs, store)["state"]) == ["done"]
+
+
+def test_a_killed_driver_leaves_nothing_and_goes_on(ray_environment, tmp_path):
+    command = [str(Path(sys.executable).parent / "u2c_reproduce"), "--executor", "ray", "--seeds", "1", "--backbones", "resnet_small,resnet_deep",
+               "--limit", "60", "--epochs", "1", "--out", str(tmp_path / "ray")]
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    done = lambda: list((tmp_path / "ray").glob("*/run.ipynb"))
+    wait_until(lambda: done() or first.poll() is not None)
+    others = family(first.pid)
+    first.kill()
+    first.wait()
+    assert len(done()) >= 1 and not alive(others), [words(p) for p in alive(others)]
+    kept = {p: p.stat().st_mtime_ns for p in done()}
+    again = subprocess.run(command, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    assert f"{len(kept)} of 2 runs were finished before" in again.stderr and "Ray's dashboard" in again.stderr
+    assert {p: p.stat().st_mtime_ns for p in kept} == kept
+    configs = configurations("small", ["resnet_small", "resnet_deep"], 1, limit=60, epochs=1)
+    assert run_jobs(configs, tmp_path / "local", 2) == {}
+    collect(configs, tmp_path / "local")
+    assert (tmp_path / "ray/records.csv").read_bytes() == (tmp_path / "local/records.csv").read_bytes()
+
+
+def test_without_the_option_there_is_no_ray():
+    script = "import sys, u2c.reproduce as r; r.find_executor('local'); print(sorted({'ray', 'u2c.sweep'} & set(sys.modules)))"
+    assert subprocess.check_output([sys.executable, "-c", script], text=True).strip() == "[]"
+
+
+def test_what_the_cluster_has_not_is_told_at_once(cluster):
+    with pytest.raises(ValueError, match="gpus_per_run: found 0 in the cluster, expected 1"), sweep.on_ray(gpus=1): pass
