@@ -110,3 +110,40 @@ def test_fitting_where_there_is_no_float64_says_what_to_do(monkeypatch):
         for call in calls:
             with pytest.raises(ValueError, match=r"va: found on mps:0, which has no float64, expected cpu: fit there, then move the model with .to\('mps'\)"):
                 call(va)
+
+
+@pytest.mark.parametrize("name", ["maxlogit", "ash", "mahalanobis", "knn"])
+@pytest.mark.filterwarnings("ignore")
+def test_evaluation_computes_on_the_gpu_and_brings_answers_to_the_cpu(name, monkeypatch):
+    from u2c.demo import digits_outputs
+
+    monkeypatch.setattr(core, "check_finite", lambda *a: None)  # it looks at numbers, and there are none
+    d = digits_outputs()
+    methods = experiment.fit_methods(name, d.va, d.head, 1.0)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        x = Outputs(mode.from_tensor(d.te.features).to("cuda"), mode.from_tensor(d.te.logits).to("cuda"))
+        for model in methods.values():
+            as_if_on_a_gpu(model, mode)
+            model._buffers["n_classes"] = d.te.n_classes  # compared by value, which a fake one has not
+        with Operations() as operations:
+            u = methods["rc"].scorer.score(x)
+            for model in methods.values():
+                p, log_p, _ = experiment.answers(model, x, u)
+                assert {t.device.type for t in (p, log_p)} == {"cpu"} and p.shape == log_p.shape == (len(d.te), d.te.n_classes + 1)
+    assert u.device.type == "cuda"
+    computed = [t for op, t in operations.results if not any(word in op for word in ("_to_copy", "detach", "scalar_tensor"))]
+    assert len(computed) > 20 and {t.device.type for t in computed} == {"cuda"}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_evaluation_moves_models_and_data_sets_to_the_device_it_is_told(monkeypatch):
+    from u2c.demo import digits_outputs
+
+    moved: list[tuple[str, str]] = []
+    d = digits_outputs()
+    plain = experiment.evaluate({"va": d.va, "te": d.te}, dict.fromkeys(("va", "te"), "in-domain"), d.head, resamples=10)
+    monkeypatch.setattr(Outputs, "to", lambda self, device: (moved.append(("outputs", str(device))), self)[1])
+    monkeypatch.setattr(torch.nn.Module, "to", lambda self, device: (moved.append(("model", str(device))), self)[1])
+    records = experiment.evaluate({"va": d.va, "te": d.te}, dict.fromkeys(("va", "te"), "in-domain"), d.head, resamples=10, device="cuda:1")
+    assert [m for m in moved if m[1] == "cuda:1"] == [("model", "cuda:1")] * 4 * 5 + [("outputs", "cuda:1")] * 2  # all that was fitted, then each data set
+    assert records.equals(plain)

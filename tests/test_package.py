@@ -170,7 +170,7 @@ def sources_of_tools():
 
 
 def test_library_imports_what_it_requires(metadata):
-    required, found = declared(metadata, "beside"), imported(sources_of_library())
+    required, found = declared(metadata, "beside") | declared(metadata, "cluster"), imported(sources_of_library())
     assert not {top: held for top, held in found.items() if not held & required}, "imported, not declared"
     assert required - set().union(*found.values()) == COMMANDS_AND_KERNELS.keys(), "declared, not imported"
 
@@ -178,7 +178,7 @@ def test_library_imports_what_it_requires(metadata):
 def test_notebooks_and_tests_import_what_dev_adds(metadata):
     dev, found = declared(metadata, "dev"), imported(sources_of_tools())
     assert not {top: held for top, held in found.items() if not held & dev}, "imported, not declared"
-    assert dev - declared(metadata, "beside") - set().union(*found.values()) == TOOLS.keys(), "declared, not imported"
+    assert dev - declared(metadata, "beside") - declared(metadata, "cluster") - set().union(*found.values()) == TOOLS.keys(), "declared, not imported"
 
 
 def test_pretrained_adds_the_weights_that_come_by_pip(metadata):
