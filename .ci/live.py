@@ -301,7 +301,7 @@ def picture_examples(folder: Path) -> list[dict]:
 
     known = photographs()
     shown = {
-        "a cat": known["cat"], "a cup": known["cup"], "a photographer": known["photographer"], "a rocket": known["rocket"],
+        "a cat": known["cat"], "a cup": known["cup"], "a tripod": known["photographer"], "a rocket": known["rocket"],
         "galaxies": data.hubble_deep_field(), "a page": data.page(), "tissue": data.immunohistochemistry(), "a retina": data.retina(),
     }  # fmt: skip
     found = []

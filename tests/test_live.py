@@ -5,6 +5,7 @@ import hashlib
 import http.server
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import time
 from pathlib import Path
 from urllib.parse import urlparse
 
+import nbformat
 import numpy as np
 import pytest
 import torch
@@ -40,11 +42,10 @@ def site(tmp_path_factory):
     for name in ("styles.css", "references.bib"):
         shutil.copy(root / "nbs" / name, nbs)
     shutil.copy(root / "settings.ini", project)
-    shutil.copy(root / "nbs/guides/cite.ipynb", nbs / "index.ipynb")
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# Live\n\n> Two pages.")]), nbs / "index.ipynb")
     pages = ["index.ipynb", "live/draw.ipynb", "live/picture.ipynb"]
-    for name in pages[1:]:  # links to the pages that are not there
-        text = (nbs / name).read_text()
-        (nbs / name).write_text(__import__("re").sub(r"\]\(\.\./[\w/.#-]+\)", "](../index.ipynb)", text))
+    for page in (nbs / name for name in pages[1:]):  # links to pages that are not there
+        page.write_text(re.sub(r"\]\(\.\./[\w/.#-]+\)", "](../index.ipynb)", page.read_text()))
     site = {"website": {"title": "live", "sidebar": {"contents": pages}}, "bibliography": "references.bib", "format": {"html": {"css": "styles.css"}}}
     (nbs / "_quarto.yml").write_text(yaml.safe_dump(site))
     command = [sys.executable, root / ".ci/docs.py", "--out", folder / "html", "--work", folder / "work"]
@@ -188,7 +189,7 @@ def strokes(tab, lines):
 
 @pytest.mark.parametrize("digit", STROKES)
 def test_a_digit_drawn_with_the_mouse_is_answered_as_python_answers_it(draw, digit):
-    draw.locator("text=Clear").click()
+    draw.locator("button", has_text="Clear").click()
     said = settled(draw, "draw", lambda: strokes(draw, STROKES[digit]))
     assert said["verdict"] == digit
     image = torch.tensor(said["input"]).view(1, 28, 28)
@@ -198,7 +199,7 @@ def test_a_digit_drawn_with_the_mouse_is_answered_as_python_answers_it(draw, dig
 
 
 def test_a_scribble_is_unknown(draw):
-    draw.locator("text=Clear").click()
+    draw.locator("button", has_text="Clear").click()
     said = settled(draw, "draw", lambda: strokes(draw, [SCRIBBLE]))
     assert said["verdict"] == "I don’t know" and "Unknown." in draw.locator(".live-sense").text_content()
     assert said["probs"]["rc"] == [0] * 8 + [1] and said["probs"]["u2c"][8] > 0.5 and said["probs"]["rank"][8] > 0.5
@@ -267,7 +268,7 @@ def test_examples_and_alpha(draw):
 
 
 def test_a_digit_drawn_with_the_keyboard(draw):
-    draw.locator("text=Clear").focus()
+    draw.locator("button", has_text="Clear").focus()
     draw.keyboard.press("Enter")
     draw.keyboard.press("Shift+Tab")
     assert draw.evaluate("document.activeElement.className") == "live-paper"

@@ -1,8 +1,7 @@
 // What both live pages share: elements, the runtime and its failures, the triangle, words and numbers.
 
 export function el(tag, attributes = {}, ...children) {
-  const node = document.createElement(tag);
-  return dressed(node, attributes, children);
+  return dressed(document.createElement(tag), attributes, children);
 }
 
 export function svg(tag, attributes = {}, ...children) {
@@ -104,7 +103,7 @@ export function alphaSlider(alphas, chosen, what, change) {
   const shown = el("output", { class: "live-alpha" });
   const input = el("input", { type: "range", min: 0, max: alphas.length - 1, step: 1, value: alphas.indexOf(chosen) });
   const update = () => {
-    const alpha = alphas[input.value], text = `α = ${alpha}: ${Math.round(100 * alpha)} % ${what}`;
+    const alpha = alphas[input.value], text = `α = ${alpha.toFixed(2)}: ${Math.round(100 * alpha)}\u00a0% ${what}`;
     shown.textContent = text;
     input.setAttribute("aria-valuetext", text);
     return alpha;
@@ -168,7 +167,7 @@ export function triangle(methods, classes) {
   const label = (x, y, words, anchor = "start") => svg("text", { class: "live-corner", x, y, "text-anchor": anchor }, words);
   const plot = svg("svg", { class: "live-triangle", viewBox: `-48 -12 ${SPAN + 62} ${SPAN + 52}`, role: "img" },
     svg("path", { class: "live-area", d: area }), ...axes(),
-    label(20, 8, "sure of a class"), label(8, SPAN - 28, "in doubt"), label(SPAN, SPAN - 26, "I don’t know", "end"),
+    label(20, 8, "sure of a class"), label(8, SPAN - 28, "in doubt"), label(SPAN + 8, SPAN - 84, "I don’t know", "end"),
     svg("path", { class: "live-edge", d: `M0 0 L${SPAN} ${SPAN}` }), ...marks.map(([, mark]) => mark));
   const place = (probs, name) => {
     marks.forEach(([m, mark]) => {
