@@ -44,6 +44,12 @@ def make_docs(project: Path, path: str) -> subprocess.CompletedProcess:
     shutil.copytree(root, project, symlinks=True, ignore=shutil.ignore_patterns(".*cache", ".hypothesis", ".venv", "_*s", "_proc", "_site", "build", "*.egg-info"))
     (project / ".venv/bin").mkdir(parents=True)
     (project / ".venv/bin/nbdev_docs").symlink_to(Path(sys.executable).parent / "nbdev_docs")
+    python = project / ".venv/bin/python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    (root / "_runs/live").mkdir(parents=True, exist_ok=True)
+    (project / "_runs").mkdir()
+    (project / "_runs/live").symlink_to(root / "_runs/live")  # networks are trained once
     return subprocess.run(["make", "-o", "setup", "docs", "VENV=.venv"], cwd=project, env=os.environ | {"PATH": path}, capture_output=True, text=True)
 
 
