@@ -10,6 +10,7 @@ import hashlib
 import importlib.util
 import io
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -67,6 +68,8 @@ def write_network(path: Path, clf, example) -> None:
     "Images in; logits, probabilities, u and its p-value out: what `U2CClassifier.export` writes, and the logits."
     import torch
     from u2c.export import Head
+
+    logging.getLogger("onnx_ir").setLevel(logging.WARNING)  # it counts the nodes that it removes
 
     class Live(torch.nn.Module):
         def __init__(self):

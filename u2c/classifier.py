@@ -497,7 +497,8 @@ class Featurizer:
     ) -> Outputs:
         "What the network says about images"
         parts, seen, start = [], [], 0
-        batches, total = self.batches(data, batch, labels), _length(data, max(1, batch), self.ndim)
+        batches = self.batches(data, batch, labels)
+        total = _length(data, max(1, batch), self.ndim)
         for x, y in tqdm(batches, "batches", total, leave=False, delay=2):
             if not len(x): continue
             features, logits = self.forward(x, start)

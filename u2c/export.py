@@ -169,7 +169,8 @@ class CombinedTwin(nn.Module):
 
     def forward(self, features: Tensor, logits: Tensor) -> Tensor:
         pairs = zip(self.parts, self.ranks, strict=True)
-        return -torch.stack([rank(part(features, logits)).log() for part, rank in pairs]).sum(0)
+        logs = [rank(part(features, logits)).log() for part, rank in pairs]
+        return -torch.stack(logs).sum(0)
 
 # %% ../nbs/15_export.ipynb #38eb3e48
 @twin_of(RejectOrClassify)
@@ -335,10 +336,11 @@ def write_pt2(
     shapes = ({0: n},) * len(example)
     with _traced(module):
         program = torch.export.export(module, example, dynamic_shapes=shapes)
-    torch.export.save(program, path, extra_files={"u2c.json": json.dumps(note, sort_keys=True)})
+    text = json.dumps(note, sort_keys=True)
+    torch.export.save(program, path, extra_files={"u2c.json": text})
 
 # %% ../nbs/15_export.ipynb #18da582b
-Answer = tuple[Tensor, ...]  # probabilities (n, c+1), u (n,), and p-values (n,) if there are any
+Answer = tuple[Tensor, ...]  # probabilities (n, c+1), u (n,), p-values (n,) if there are any
 
 # %% ../nbs/15_export.ipynb #1c0375d2
 def run_file(
@@ -385,7 +387,7 @@ def score_bounds(
     return low - ROUNDING * (1 + low.abs()), high + ROUNDING * (1 + high.abs())
 
 # %% ../nbs/15_export.ipynb #284b5577
-Ranges = list[tuple[Tensor, Tensor]]  # for each output, the least and the largest of its values
+Ranges = list[tuple[Tensor, Tensor]]  # of each output, the least and the largest of its values
 
 # %% ../nbs/15_export.ipynb #00c548e3
 def answer_ranges(
