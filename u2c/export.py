@@ -377,13 +377,12 @@ def score_bounds(
     x: Outputs,
 ) -> tuple[Tensor, Tensor]:  # (n,) least and largest, in float64
     "What a score may be when its last digits are others"
-    if not isinstance(scorer, Combined):
-        u = scorer.score(x).double()
-        return u - ROUNDING * (1 + u.abs()), u + ROUNDING * (1 + u.abs())
-    ends = zip(*(score_bounds(part, x) for part in scorers_of(scorer)))
-    known = scorer.reference
-    low, high = (torch.stack([p_value(*pair) for pair in zip(us, known)]) for us in ends)
-    return -low.log().sum(0), -high.log().sum(0)
+    low = high = scorer.score(x).double()
+    if isinstance(scorer, Combined):
+        ends = zip(*(score_bounds(part, x) for part in scorers_of(scorer)))
+        pairs = (zip(us, scorer.reference) for us in ends)
+        low, high = (-torch.stack([p_value(*p) for p in some]).log().sum(0) for some in pairs)
+    return low - ROUNDING * (1 + low.abs()), high + ROUNDING * (1 + high.abs())
 
 # %% ../nbs/15_export.ipynb #284b5577
 Ranges = list[tuple[Tensor, Tensor]]  # for each output, the least and the largest of its values
@@ -628,10 +627,9 @@ def export_classifier(
     clf._check_weights()
     images, real = real_images(clf, data)
     calibrator, reference = deepcopy(calibrator).cpu(), clf.reference.cpu()
-    model = clf.net.model
-    if _like(model).device.type != "cpu": model = deepcopy(model).cpu()
+    model = deepcopy(clf.net.model).cpu()  # a tracer may leave something behind
     net = Featurizer(model, clf.net.layer)
-    images = images.cpu()
+    net.ndim, images = images.ndim, images.cpu()
     if images.is_floating_point(): images = images.to(_like(model).dtype)
     trials = whole_trials(images, real, net)
     whole = Whole(model, net.layer, Head(calibrator, reference))
