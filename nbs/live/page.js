@@ -150,13 +150,13 @@ function axes() {
   const text = (x, y, words, more = {}) => svg("text", { x, y, ...more }, words);
   const ticks = [0, 0.5, 1].flatMap((v) => [
     text(v * SPAN, SPAN + 17, v, { "text-anchor": "middle" }),
-    text(-8, SPAN - v * SPAN + 4, v, { "text-anchor": "end" }),
+    text(-14, SPAN - v * SPAN + 4, v, { "text-anchor": "end" }),
   ]);
   return [
     svg("path", { class: "live-axis", d: `M0 0 V${SPAN} H${SPAN}` }), ...ticks,
     text(SPAN / 2, SPAN + 34, "epistemic: P(abstain)", { "text-anchor": "middle" }),
     text(0, 0, "largest class probability", {
-      "text-anchor": "middle", transform: `translate(-34 ${SPAN / 2}) rotate(-90)`,
+      "text-anchor": "middle", transform: `translate(-44 ${SPAN / 2}) rotate(-90)`,
     }),
   ];
 }
@@ -165,9 +165,9 @@ export function triangle(methods, classes) {
   const area = `M0 0 L${SPAN} ${SPAN} L0 ${SPAN - SPAN / classes} Z`;
   const marks = methods.map((m) => [m, svg("g", { class: `live-point live-${m}` }, MARKS[m]())]);
   const label = (x, y, words, anchor = "start") => svg("text", { class: "live-corner", x, y, "text-anchor": anchor }, words);
-  const plot = svg("svg", { class: "live-triangle", viewBox: `-48 -12 ${SPAN + 62} ${SPAN + 52}`, role: "img" },
+  const plot = svg("svg", { class: "live-triangle", viewBox: `-56 -12 ${SPAN + 70} ${SPAN + 52}`, role: "img" },
     svg("path", { class: "live-area", d: area }), ...axes(),
-    label(20, 8, "sure of a class"), label(8, SPAN - 28, "in doubt"), label(SPAN + 8, SPAN - 84, "I don’t know", "end"),
+    label(20, 8, "sure of a class"), label(12, SPAN - 42, "in doubt"), label(SPAN + 8, SPAN - 84, "I don’t know", "end"),
     svg("path", { class: "live-edge", d: `M0 0 L${SPAN} ${SPAN}` }), ...marks.map(([, mark]) => mark));
   const place = (probs, name) => {
     marks.forEach(([m, mark]) => {
