@@ -98,9 +98,9 @@ def test_metadata_reads_well_on_a_package_index(metadata):
 
 # ---- requirements ----
 
-EXTRAS = ("vision", "sklearn", "pretrained", "reproduce", "beside", "dev")
+EXTRAS = ("vision", "sklearn", "pretrained", "reproduce", "beside", "export", "dev")
 # What calibrating needs: these are imported by `pip install u2c` alone, without any extra.
-LIGHT = ["core", "metrics", "temperature", "scorers", "distances", "held_out", "reject", "unified", "rank", "regions", "lemmas", "demo", "artifact", "classifier", "watch"]
+LIGHT = ["core", "metrics", "temperature", "scorers", "distances", "held_out", "reject", "unified", "rank", "regions", "lemmas", "demo", "artifact", "classifier", "watch", "export"]
 
 # Declared, and used without an import statement.
 COMMANDS_AND_KERNELS = {
@@ -170,7 +170,7 @@ def sources_of_tools():
 
 
 def test_library_imports_what_it_requires(metadata):
-    required, found = declared(metadata, "beside"), imported(sources_of_library())
+    required, found = declared(metadata, "beside") | declared(metadata, "export"), imported(sources_of_library())
     assert not {top: held for top, held in found.items() if not held & required}, "imported, not declared"
     assert required - set().union(*found.values()) == COMMANDS_AND_KERNELS.keys(), "declared, not imported"
 
@@ -178,7 +178,7 @@ def test_library_imports_what_it_requires(metadata):
 def test_notebooks_and_tests_import_what_dev_adds(metadata):
     dev, found = declared(metadata, "dev"), imported(sources_of_tools())
     assert not {top: held for top, held in found.items() if not held & dev}, "imported, not declared"
-    assert dev - declared(metadata, "beside") - set().union(*found.values()) == TOOLS.keys(), "declared, not imported"
+    assert dev - declared(metadata, "beside") - declared(metadata, "export") - set().union(*found.values()) == TOOLS.keys(), "declared, not imported"
 
 
 def test_pretrained_adds_the_weights_that_come_by_pip(metadata):
@@ -189,6 +189,7 @@ def test_pretrained_adds_the_weights_that_come_by_pip(metadata):
 def test_each_extra_adds_to_a_smaller_one(metadata):
     sizes = {e: declared(metadata, e) for e in ("", *EXTRAS)}
     assert sizes[""] < sizes["vision"] < sizes["reproduce"] < sizes["beside"] < sizes["dev"]
+    assert sizes["vision"] < sizes["export"] < sizes["dev"]
     assert sizes["vision"] < sizes["pretrained"] and sizes[""] < sizes["sklearn"] < sizes["reproduce"]
 
 

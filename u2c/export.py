@@ -86,6 +86,7 @@ class Ranks(nn.Module):
         self.register_buffer("pages", torch.cat([known, rest]).reshape(self.r, self.r))
 
     def forward(self, u: Tensor) -> Tensor:
+        "The p-value of each score"
         page = (self.pages[:, -1] < u[:, None]).sum(1)
         below = page * self.r + (self.pages[page] < u[:, None]).sum(1)
         return (1 + self.m - below).double() / (self.m + 1)
@@ -99,12 +100,16 @@ class MaxLogitTwin(nn.Module):
         self.tau = float(fitted.tau)
 
     def forward(self, features: Tensor, logits: Tensor) -> Tensor:
+        "u of each row"
         return -logits.amax(1) / self.tau
 
 # %% ../nbs/15_export.ipynb #e957a5ee
 @twin_of(ASH)
 class ASHTwin(nn.Module):
     "Minus the log-sum-exp of the head on binarized features"
+    weight: Tensor
+    bias: Tensor
+
     def __init__(self, fitted: ASH):
         super().__init__()
         d = fitted.weight.shape[1]
@@ -113,6 +118,7 @@ class ASHTwin(nn.Module):
         self.register_buffer("bias", fitted.bias.detach().float().cpu().clone())
 
     def forward(self, features: Tensor, logits: Tensor) -> Tensor:
+        "u of each row"
         pruned = binarize(features, self.keep, self.by)
         return -nn.functional.linear(pruned, self.weight, self.bias).logsumexp(1)
 
@@ -120,6 +126,11 @@ class ASHTwin(nn.Module):
 @twin_of(Mahalanobis)
 class MahalanobisTwin(nn.Module):
     "Distance to the nearest class Gaussian, through inverse factors"
+    mean: Tensor
+    centers: Tensor
+    inverse_chol: Tensor
+    inverse_chol_0: Tensor
+
     def __init__(self, fitted: Mahalanobis):
         super().__init__()
         self.relative, self.squared = fitted.relative, fitted.squared
@@ -132,6 +143,7 @@ class MahalanobisTwin(nn.Module):
         self.register_buffer("centers", fitted.centers.double().cpu())
 
     def forward(self, features: Tensor, logits: Tensor) -> Tensor:
+        "u of each row"
         p = features.to(self.mean.dtype) - self.mean
         z, z_0 = p @ self.inverse_chol, p @ self.inverse_chol_0
         square = z.square().sum(1, keepdim=True) + self.centers.square().sum(0)
@@ -144,6 +156,9 @@ class MahalanobisTwin(nn.Module):
 @twin_of(KNN)
 class KNNTwin(nn.Module):
     "Distance to the nearest validation features, all of unit length"
+    bank: Tensor
+    length: Tensor
+
     def __init__(self, fitted: KNN):
         super().__init__()
         self.k, self.distance = fitted.k, fitted.distance
@@ -151,6 +166,7 @@ class KNNTwin(nn.Module):
         self.register_buffer("length", self.bank.square().sum(1))
 
     def forward(self, features: Tensor, logits: Tensor) -> Tensor:
+        "u of each row"
         wide = features.double()  # squares of float32 may overflow float32
         length = wide.square().sum(1, keepdim=True).sqrt()
         q = (wide / torch.where(length > 0, length, 1)).float()
@@ -168,6 +184,7 @@ class CombinedTwin(nn.Module):
         self.ranks = nn.ModuleList(Ranks(known) for known in fitted.reference)
 
     def forward(self, features: Tensor, logits: Tensor) -> Tensor:
+        "u of each row"
         pairs = zip(self.parts, self.ranks, strict=True)
         logs = [rank(part(features, logits)).log() for part, rank in pairs]
         return -torch.stack(logs).sum(0)
@@ -181,6 +198,7 @@ class RCTwin(nn.Module):
         self.tau, self.theta = float(fitted.tau), float(fitted.theta)
 
     def forward(self, logits: Tensor, u: Tensor) -> Tensor:
+        "(n, c+1) probabilities"
         reject = (u.double() >= self.theta)[:, None].to(logits.dtype)
         return torch.cat([(logits / self.tau).softmax(1) * (1 - reject), reject], 1)
 
@@ -188,6 +206,11 @@ class RCTwin(nn.Module):
 @twin_of(U2C)
 class U2CTwin(nn.Module):
     "U2C: softmax over the tempered logits and tau_u(u(x))"
+    w0: Tensor
+    w1: Tensor
+    w2: Tensor
+    w3: Tensor
+
     def __init__(self, fitted: U2C):
         super().__init__()
         self.tau, self.layers = float(fitted.tau), fitted.link == "mlp"
@@ -195,6 +218,7 @@ class U2CTwin(nn.Module):
             self.register_buffer(f"w{i}", weights.detach().double().cpu().reshape(-1))
 
     def forward(self, logits: Tensor, u: Tensor) -> Tensor:
+        "(n, c+1) probabilities"
         z = u.double()[:, None] * self.w0 + self.w1
         if self.layers: z = (z.relu() * self.w2).sum(1, keepdim=True) + self.w3
         return torch.cat([logits / self.tau, z.to(logits.dtype)], 1).softmax(1)
@@ -205,10 +229,12 @@ class RankTwin(nn.Module):
     "U2C by ranks: the odds of abstaining are (level / p)^power"
     def __init__(self, fitted: RankU2C):
         super().__init__()
-        self.tau, self.power, self.level = map(float, (fitted.tau, fitted.power, fitted.level))
+        self.tau, self.level = float(fitted.tau), float(fitted.level)
+        self.power = float(fitted.power)
         self.rank = Ranks(fitted.reference)
 
     def forward(self, logits: Tensor, u: Tensor) -> Tensor:
+        "(n, c+1) probabilities"
         f = (logits / self.tau).log_softmax(1)
         odds = self.power * (self.level / self.rank(u)).log()
         return torch.cat([f, odds[:, None].to(f.dtype)], 1).softmax(1)
@@ -226,6 +252,7 @@ class Head(nn.Module):
         self.rank = None if reference is None else Ranks(reference)
 
     def forward(self, features: Tensor, logits: Tensor) -> tuple[Tensor, ...]:
+        "The answer for each row"
         u = self.score(features, logits)
         answer = self.link(logits, u), u.float()
         return answer if self.rank is None else (*answer, self.rank(u).float())
@@ -243,6 +270,7 @@ class Whole(nn.Module):
         self.model, self.layer, self.head = model, layer, head
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        "The answer for each image"
         with watched(self.model, [self.layer]) as calls: self.model(images)
         return self.head(*(widen(x) for x in calls[0][1:]))
 
@@ -309,7 +337,7 @@ def write_onnx(
     names = OUTPUTS if _head(module).rank is not None else OUTPUTS[:2]
     with _needs_onnx():
         import onnxscript  # torch's exporter needs it
-        import onnxruntime  # to compare with: without it, nothing is written
+        import onnxruntime  # type: ignore[import-untyped] # to compare with
     with _traced(module):
         program: Any = torch.onnx.export(
             module, example, dynamo=True, external_data=False, verbose=False,
@@ -620,9 +648,10 @@ def export_classifier(
 ) -> Agreement:
     "Write a classifier as one file, compared with the original"
     path, calibrator = check_target(path), clf._ready()
-    names = clf.classes or list(range(int(calibrator.n_classes)))
+    names: list[Any] = list(clf.classes or range(int(calibrator.n_classes)))
     about = {"classes": names, "unknown": clf.unknown, "source": clf.source}
     about |= {"backbone": clf.weights}
+    assert clf.reference is not None
     if not backbone:
         rows = real_outputs(clf, data)
         return export_calibrator(path, calibrator, rows, clf.reference, about)
@@ -634,6 +663,7 @@ def export_classifier(
     net.ndim, images = images.ndim, images.cpu()
     if images.is_floating_point(): images = images.to(_like(model).dtype)
     trials = whole_trials(images, real, net)
+    assert net.layer is not None
     whole = Whole(model, net.layer, Head(calibrator, reference))
     note = describe_file(calibrator, about | {"preprocess": clf.net.preprocess})
     return write_compared(path, whole, calibrator, reference, trials, note)
