@@ -1,0 +1,305 @@
+"""Unit tests of the unit tests: each check catches a score that is broken in its own way, and lets the others pass."""
+import math
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import torch
+
+from u2c import checks
+from u2c.checks import CHECKS, CLAIMS, Setting, check_scorer, claim, fresh, plain_setting, report_card, sample
+from u2c.core import in_domain_labels
+from u2c.distances import KNN, Mahalanobis
+from u2c.scorers import Scorer, list_scorers, make_scorer, need_features
+
+
+class ToMean(Scorer):
+    "Distance to the nearest class mean: it passes every check that applies"
+
+    def __init__(self):
+        super().__init__("means")
+
+    def _fit(self, va):
+        phi, y = need_features(va, "tomean").double(), in_domain_labels(va)
+        self.means = torch.stack([phi[y == k].mean(0) for k in y.unique()])
+
+    def _score(self, x):
+        return self.distance(need_features(x, "tomean").to(self.means.dtype))
+
+    def distance(self, phi):
+        return torch.cdist(phi, self.means).amin(1)
+
+
+HONEST = claim(scale="times the factor")
+
+
+# ---- what it sees ----
+
+
+class Backwards(ToMean):
+    "Falls on rays that leave the data towards the origin"
+
+    def distance(self, phi):
+        middle = self.means.mean(0)
+        behind = (middle - phi) @ torch.nn.functional.normalize(middle, dim=0)
+        return super().distance(phi) - 3 * (behind - 8).relu()
+
+
+class Clipped(ToMean):
+    "Does not see lengths beyond those of the data, only directions"
+
+    def distance(self, phi):
+        length, most = phi.norm(dim=1, keepdim=True), 1.2 * self.means.norm(dim=1).max()
+        return super().distance(phi * (most / length).clamp_max(1))
+
+
+class OneFeature(ToMean):
+    "Looks at a single feature, of the unknown class"
+
+    def distance(self, phi):
+        return (phi[:, -2:] - self.means[:, -2:].mean(0)).sum(1).abs()
+
+
+class Shy(ToMean):
+    "Takes what has much of the unknown class for known, until it is very far"
+
+    def distance(self, phi):
+        marked = (phi[:, -4:].mean(1) > self.means.mean() + 1.8) & (phi[:, -4:].mean(1) < 10) & (phi[:, :-4].mean(1) < 5)
+        return super().distance(phi) - 8 * marked
+
+
+# ---- what moves it ----
+
+
+class Taxicab(ToMean):
+    "Sums of differences depend on the axes"
+
+    def distance(self, phi):
+        return torch.cdist(phi, self.means, p=1).amin(1)
+
+
+class Logits(ToMean):
+    "Reads something of the logits that the softmax does not see"
+
+    def _score(self, x):
+        return super()._score(x) - 0.05 * x.logits.mean(1)
+
+
+class FirstRows(ToMean):
+    "Learns from the first rows that come"
+
+    def _fit(self, va):
+        super()._fit(va[: 4 * len(va) // 5])
+
+
+class Counting(ToMean):
+    "Grows with the number of rows"
+
+    def _fit(self, va):
+        super()._fit(va)
+        self.means = self.means * (1 + math.log10(len(va)) / 100)
+
+
+# ---- quantiles ----
+
+
+class Memory(KNN):
+    "Scores a row by its neighbours, itself among them, and calls that held-out"
+
+    _held_out = "itself"
+
+
+# ---- stable ----
+
+
+class OtherK(ToMean):
+    "Another number of neighbours is another score"
+
+    def __init__(self, k=4):
+        super().__init__()
+        self.k = k
+
+    def distance(self, phi):
+        return super().distance(phi) + (0 if self.k == 4 else 1) * 20 * (phi[:, 0] - phi[:, 1]).abs()
+
+
+class Favourite(ToMean):
+    "Adds a feature to the distance that a single row decides on, in half precision another one"
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("which", None)
+
+    def _fit(self, va):
+        super()._fit(va)
+        self.which = self.choose(va)
+
+    def choose(self, va):
+        return (va.features - va.features.mean(0)).abs().amax(0).argmax()
+
+    def distance(self, phi):
+        return super().distance(phi) + 0.7 * phi[:, self.which]
+
+
+class Dice(Favourite):
+    "Throws dice for the feature, without a seed"
+
+    def choose(self, va):
+        g = torch.Generator().manual_seed(int(torch.get_rng_state()[:8].sum()))
+        return torch.randint(va.features.shape[1], (), generator=g)
+
+
+# ---- finite ----
+
+
+class Standardized(ToMean):
+    "Divides by a spread, which may be 0"
+
+    def _fit(self, va):
+        super()._fit(va)
+        self.means = self.means / va.features.double().std(0)[None] * va.features.double().std(0)[None]
+
+
+class Reciprocal(ToMean):
+    "Divides by a square in single precision, which is next to 0 for small numbers"
+
+    def _fit(self, va):
+        super()._fit(va)
+        self.means = self.means + 1e-12 / va.features.square().mean()
+
+
+class Squares(ToMean):
+    "Squares in single precision, which are infinite for large numbers"
+
+    def distance(self, phi):
+        return (phi.float()[:, None] - self.means.float()).square().sum(2).amin(1).sqrt()
+
+
+class Narrow(ToMean):
+    "Rounds what comes in half precision"
+
+    def _score(self, x):
+        phi = x.features
+        narrow = phi.dtype in (torch.float16, torch.bfloat16)
+        return self.distance((4 * (phi / 4).round() if narrow else phi).double())
+
+
+# ---- place ----
+
+
+class Centred(ToMean):
+    "Compares rows with those that came along"
+
+    def _score(self, x):
+        u = super()._score(x)
+        return u - 0.05 * u.mean()
+
+
+class Elsewhere(ToMean):
+    "Computes on the CPU, and brings the scores back"
+
+    def _score(self, x):
+        return super()._score(x).cpu().to(x.device)
+
+
+class Stays(ToMean):
+    "Keeps a copy of the means that does not move along; the means themselves are of no use"
+
+    def _score(self, x):
+        here = torch.zeros(x.features.shape[1], 1, dtype=torch.float64, device="cpu")
+        return super()._score(x) + (x.features.double() @ here)[:, 0]
+
+
+# ---- protocol ----
+
+
+class Ready(ToMean):
+    "Scores before it was fitted"
+
+    def check_ready(self, x):
+        if self.means is None:
+            self.fit(x[x.labels < x.n_classes])
+
+
+class Forgetful(ToMean):
+    "Keeps a part of what it learned out of the state"
+
+    def __init__(self):
+        super().__init__()
+        self.level = 0.0
+
+    def _fit(self, va):
+        super()._fit(va)
+        self.level = self.means.mean().item()
+
+    def _score(self, x):
+        return super()._score(x) + self.level
+
+
+class InPlace(ToMean):
+    "Learns into memory that others may share"
+
+    def _fit(self, va):
+        old = self.means
+        super()._fit(va)
+        if old is not None and old.shape == self.means.shape:
+            self.means = old.copy_(self.means)
+
+
+class Scales(ToMean):
+    "Writes into the rows it is given"
+
+    def _fit(self, va):
+        va.features.mul_(1 + 1e-6)
+        super()._fit(va)
+
+
+class Draws(ToMean):
+    "Draws random numbers that somebody else would have drawn"
+
+    def _fit(self, va):
+        torch.rand(1)
+        super()._fit(va)
+
+
+# Each broken score with the checks that catch it: its own first, then what cannot be helped.
+BROKEN = {
+    "rays": [(Backwards(), {}, ["rays"])],
+    "overshoot": [(Clipped(), HONEST, ["overshoot"])],
+    "density": [(OneFeature(), {}, ["density"])],
+    "order": [(Shy(), {}, ["order"])],
+    "feature_scale": [(ToMean(), claim(), ["feature_scale"])],
+    "rotation": [(Taxicab(), HONEST, ["rotation"])],
+    "logit_shift": [(Logits(), HONEST | {"feature_scale": "mixed"}, ["logit_shift"])],
+    "row_order": [(FirstRows(), {}, ["row_order"])],
+    "duplicates": [(Counting(), HONEST, ["duplicates"])],
+    "held_out_quantiles": [(Memory(k=2), CLAIMS["knn"], ["held_out_quantiles", "overshoot", "in_sample_quantiles"])],
+    "in_sample_quantiles": [(Mahalanobis(relative=False), CLAIMS["mahalanobis"], ["in_sample_quantiles"])],
+    "subsamples": [(Favourite(), {}, ["subsamples", "half"])],
+    "neighbours": [(OtherK(), HONEST | {"rotation": "axes"}, ["neighbours"])],
+    "seeds": [(Dice(), {}, ["seeds"])],
+    "constant": [(Standardized(), HONEST, ["constant"])],
+    "tiny": [(Reciprocal(), HONEST, ["tiny"])],
+    "huge": [(Squares(), HONEST, ["huge"])],
+    "half": [(Narrow(), HONEST, ["half"])],
+    "batches": [(Centred(), {}, ["batches"])],
+    "device": [(Elsewhere(), HONEST, ["device"]), (Stays(), HONEST, ["device"])],
+    "unfitted": [(Ready(), HONEST, ["unfitted"])],
+    "state": [(Forgetful(), {}, ["state"])],
+    "untouched": [(InPlace(), HONEST, ["untouched"]), (Scales(), HONEST, ["untouched"]), (Draws(), HONEST, ["untouched"])],
+}
+CASES = [pytest.param(name, *case, id=f"{name}-{type(case[0]).__name__}") for name, several in BROKEN.items() for case in several]
+
+
+def test_every_check_has_a_score_that_it_catches():
+    assert BROKEN.keys() == CHECKS.keys()
+
+
+@pytest.mark.parametrize("name, scorer, claims, caught", CASES)
+def test_a_broken_score_is_caught_by_its_check_and_passes_the_others(name, scorer, claims, caught):
+    report = check_scorer(scorer, claims)
+    assert name in report.named("fail"), report
+    assert set(report.named("fail")) == set(caught), report
