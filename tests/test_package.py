@@ -100,7 +100,7 @@ def test_metadata_reads_well_on_a_package_index(metadata):
 
 EXTRAS = ("vision", "sklearn", "pretrained", "reproduce", "beside", "dev")
 # What calibrating needs: these are imported by `pip install u2c` alone, without any extra.
-LIGHT = ["core", "metrics", "temperature", "scorers", "distances", "held_out", "reject", "unified", "rank", "regions", "lemmas", "demo", "artifact", "classifier", "watch"]
+LIGHT = ["core", "metrics", "temperature", "scorers", "distances", "more_scores", "held_out", "reject", "unified", "rank", "regions", "lemmas", "demo", "artifact", "classifier", "watch"]
 
 # Declared, and used without an import statement.
 COMMANDS_AND_KERNELS = {
