@@ -80,7 +80,8 @@ THEIRS = {  # name, options -> the detector; by what to multiply its scores, and
 def test_beside_pytorch_ood(title):
     options, make, factor, constant = THEIRS[title]
     other = make_scorer(make(), refit=True).fit(va)
-    close(scorer(title.split(",")[0], **options).fit(va).score(x), factor * other.score(x) + constant)
+    new = Outputs(x.features, x.logits / 8) if title.startswith("gen") else x  # it keeps 1e-7 away from 0 and 1
+    close(scorer(title.split(",")[0], **options).fit(va).score(new), factor * other.score(new) + constant)
 
 
 def rows_of(x):
@@ -273,9 +274,9 @@ def test_no_library_is_imported_for_an_adapter():
 def test_evaluate_takes_every_score():
     data = {"va": va, "te": outputs(150), "far": Outputs(x.features, x.logits, torch.full((80,), c))}
     groups = {"va": "in-domain", "te": "in-domain", "far": "far-ood"}
-    names = ["vim", "she", "combined"]
+    names = ["vim", "combined"]
     records = quietly(evaluate, data, groups, (weight, bias), resamples=5, scorers=names)
-    assert records.scorer.unique().tolist() == names and len(records) == 3 * 3 * 5
+    assert records.scorer.unique().tolist() == names and len(records) == 3 * 2 * 5
     assert np.isfinite(records.nll_floored).all()
 
 
@@ -292,7 +293,7 @@ def test_the_papers_four_are_the_default_and_leave_no_trace():
 
 
 def test_a_run_with_other_scores_keeps_its_network(tmp_path):
-    first, second = (Config(limit=130, epochs=1, resamples=2, scorers=s) for s in (("react", "nnguide"), ("gen",)))
+    first, second = (Config(limit=130, epochs=2, resamples=2, scorers=s) for s in (("nnguide",), ("gen",)))
     times = []
     for config in (first, second):
         assert quietly(run, config, tmp_path).scorer.unique().tolist() == list(config.scorers)

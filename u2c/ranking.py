@@ -232,9 +232,9 @@ def sortable_html(
         return f"<tr>{inner}</tr>"
     heads = line("th", [cells.index.name or "", *cells.columns])
     rows = "\n".join(line("td", [label, *texts]) for label, *texts in cells.itertuples())
-    table = (f'<table id="{name}" class="sortable"><caption>{escape(caption)}</caption>\n'
+    table = (f'<table id="{name}" class="dataframe"><caption>{escape(caption)}</caption>\n'
              f"<thead>{heads}</thead>\n<tbody>\n{rows}\n</tbody></table>")
-    return f'<div class="wide">{table}</div>\n<script>{_SORT}("{name}");</script>'
+    return f'<div style="overflow-x: auto">{table}</div>\n<script>{_SORT}("{name}");</script>'
 
 # %% ../nbs/35_ranking.ipynb #56013a01
 def board_cells(
