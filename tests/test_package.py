@@ -100,7 +100,7 @@ def test_metadata_reads_well_on_a_package_index(metadata):
 
 EXTRAS = ("vision", "sklearn", "pretrained", "reproduce", "beside", "export", "dev")
 # What calibrating needs: these are imported by `pip install u2c` alone, without any extra.
-LIGHT = ["core", "metrics", "temperature", "scorers", "distances", "held_out", "reject", "unified", "rank", "regions", "lemmas", "checks", "demo", "artifact", "classifier", "watch", "export"]
+LIGHT = ["core", "metrics", "temperature", "scorers", "distances", "more_scores", "held_out", "reject", "unified", "rank", "regions", "lemmas", "checks", "demo", "artifact", "classifier", "watch", "export"]
 
 # Declared, and used without an import statement.
 COMMANDS_AND_KERNELS = {

@@ -24,7 +24,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from .artifact import ArtifactError, checksum, model_card, pack, read_file, realised
 from .artifact import unpack, write_file
-from .core import Outputs, as_tensor, has_float64, own_copy, widen
+from .core import ArrayLike, Outputs, as_tensor, has_float64, own_copy, widen
 from .distances import kept_rows
 from .rank import RankU2C, p_value
 from .reject import Calibrator, RejectOrClassify, _scores_of, _tau_for
@@ -558,7 +558,7 @@ def make_calibrator(
 # %% ../nbs/13_classifier.ipynb #f1f94946
 def give_head(
     scorer: Scorer,  # changed in place
-    head: nn.Linear,  # the network's last layer
+    head: tuple[ArrayLike, ArrayLike] | nn.Linear,  # the network's last layer
 ) -> None:
     "Hand the last layer to those scorers that work on one"
     for part in scorer.modules():
