@@ -27,6 +27,7 @@ from .core import ArrayLike, Fitted, Outputs, _as_bytes, _check_fitted
 from .metrics import ece, err, nll
 from .rank import RankU2C
 from .reject import Calibrator, RejectOrClassify
+from .relabel import RelabelU2C
 from .scorers import _scorers, list_scorers
 from .unified import U2C
 
@@ -135,7 +136,7 @@ def read_file(
 
 # %% ../nbs/12_artifact.ipynb #0cc9fbb8
 calibrators: dict[str, type[Calibrator]] = {  # those that a file may name
-    c.__name__: c for c in (RejectOrClassify, U2C, RankU2C)
+    c.__name__: c for c in (RejectOrClassify, U2C, RankU2C, RelabelU2C)
 }
 
 # %% ../nbs/12_artifact.ipynb #ac75b059
@@ -176,7 +177,7 @@ def _check_room(
         if place and options["class"] in calibrators:
             raise ValueError(f"a {options['class']} inside of a calibrator")
     top, first = modules[""], tensors.get("tau_u.0.weight")
-    if top["class"] != U2C.__name__ or top["link"] != "mlp": return
+    if not issubclass(class_named(top["class"]), U2C) or top["link"] != "mlp": return
     units = 0 if first is None else len(first)
     if top["hidden"] != units: raise ValueError(f"hidden={top['hidden']} with {units} units")
 
