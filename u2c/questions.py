@@ -503,7 +503,7 @@ def colored_sets(
                 "unknown digits": (seen(digits[0]), digits[1]),
                 "textures": (seen(far[0]), far[1])}
 
-# %% ../nbs/36_questions.ipynb #02080649
+# %% ../nbs/36_questions.ipynb #93e89a4c
 def irrelevant(
     network: Network,  # for its data and its seed
     steps: int = 0,  # nothing here is trained but networks
@@ -515,7 +515,8 @@ def irrelevant(
     sets = colored_sets(splits)
     said = {k: extract(nets["classifier"], *s) for k, s in sets.items()}
     for kind, net in nets.items():
-        phi = {k: extract(net, *s).features for k, s in sets.items()}
+        # whose outputs need not be classes, so the labels stay out
+        phi = {k: extract(net, s[0], torch.zeros_like(s[1])).features for k, s in sets.items()}
         x = {k: Outputs(phi[k], o.logits, o.labels) for k, o in said.items()}
         va = x.pop("va")
         models = {"rc": RejectOrClassify("knn", scores="held-out").fit(va),
