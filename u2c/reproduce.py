@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['TITLES', 'PAPER_TABLES', 'NotebookFailed', 'first_error', 'parameters_as_yaml', 'kernel_environment', 'end_family',
-           'end_with_parent', 'run_process', 'execute', 'file_name', 'job_folder', 'run_job', 'side_by_side',
-           'run_jobs', 'collect', 'caption', 'beside_paper', 'write_tables', 'published_records', 'published_about',
-           'fitted_pair', 'draw_figures', 'save_figures', 'describe_report', 'note_report', 'reported', 'make_report',
-           'lock', 'held', 'remove_leftovers', 'stoppable', 'sweep_module', 'find_executor', 'configurations',
-           'print_result', 'executor_options', 'reproduce', 'command_line', 'main']
+           'end_with_parent', 'run_process', 'execute', 'file_name', 'job_folder', 'run_job', 'progress_text',
+           'side_by_side', 'run_jobs', 'collect', 'caption', 'beside_paper', 'write_tables', 'published_records',
+           'published_about', 'fitted_pair', 'draw_figures', 'save_figures', 'describe_report', 'note_report',
+           'reported', 'make_report', 'lock', 'held', 'remove_leftovers', 'stoppable', 'sweep_module', 'find_executor',
+           'configurations', 'print_result', 'executor_options', 'reproduce', 'command_line', 'main']
 
 # %% ../nbs/33_reproduce.ipynb #e5120e6a
 import argparse
@@ -197,6 +197,15 @@ def run_job(
         found = "its records are of other code, data or versions than are here now"
         raise NotebookFailed(f"it ran, but {found} (see {folder})")
 
+# %% ../nbs/33_reproduce.ipynb #prgsfn01
+def progress_text(
+    done: int,
+    running: int,
+    failed: int,
+) -> str:
+    "What stands behind a bar, which shows the time left itself"
+    return f"{done} done, {running} running, {failed} failed"
+
 # %% ../nbs/33_reproduce.ipynb #16c9f3d8
 def side_by_side(
     tasks: Mapping[str, Callable[[Event], None]],  # by name; each ends when the event is set
@@ -208,11 +217,12 @@ def side_by_side(
     progress = tqdm(total=len(tasks), desc=unit, disable=not tasks)
     with ThreadPoolExecutor(jobs) as pool, progress as bar:
         try:
-            running = {pool.submit(task, stop): name for name, task in tasks.items()}
-            for future in as_completed(running):
-                name, error = running[future], future.exception()
+            names = {pool.submit(task, stop): name for name, task in tasks.items()}
+            for n, future in enumerate(as_completed(names), 1):
+                name, error = names[future], future.exception()
                 if error: failures[name] = str(error)
-                bar.set_postfix_str(f"{name} {'failed' if error else 'done'}")
+                running = sum(f.running() for f in names)
+                bar.set_postfix_str(progress_text(n - len(failures), running, len(failures)))
                 bar.update()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)  # what has not begun never will
@@ -613,12 +623,14 @@ def reproduce(
     check_count("jobs", jobs)
     if benchmark == "imagenet": jobs = 1  # each with the whole machine
     configs = configurations(benchmark, backbones, seeds, **options)
+    if "://" in str(out): raise ValueError(f"out: found {out}, expected a folder or --sweep")
     out = Path(out or Path("_runs") / benchmark)
     with stoppable(), held(out):
         remove_leftovers(configs, out)
         with find_executor(executor, address, gpus_per_run, cpus_per_run) as chosen:
             if executor == "ray":
-                folders = {c: job_folder(out, c) for c in configs}
+                out = out.resolve()  # others do not work in this folder
+                folders = {c: f for c in configs if not finished(c, f := job_folder(out, c))}
                 sweep_module().share_shards(folders, chosen)
             failures = run_jobs(configs, out, jobs, chosen)
         try:

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import chdir, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -37,11 +37,11 @@ from safetensors.torch import load as tensors_in
 from torch import nn
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from .experiment import Config, check_code, code_hash, describe, extraction
-from .experiment import imagenet_lists, placed_network, pooled
+from .experiment import SCORERS, Config, check_code, check_count, code_hash, describe
+from .experiment import extraction, imagenet_lists, placed_network, pooled
 from .features import ImageFiles, extract_files, writer
 from .reproduce import caption, file_name, find_executor, job_folder
-from .reproduce import run_job, side_by_side, stoppable
+from .reproduce import progress_text, run_job, side_by_side, stoppable
 from .tables import LEGEND, to_markdown
 from .verdicts import record_cells
 
@@ -55,6 +55,19 @@ def run_id(
     digest = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:8]
     return f"{config.benchmark}-{file_name(config.backbone)}-seed{config.seed}-{digest}"
 
+# %% ../nbs/37_sweep.ipynb #valslst1
+def _values(
+    name: str,  # of an option
+    given: Any,  # a value, or a list of values
+) -> list[Any]:
+    "The values to go through"
+    if name == "scorers" and isinstance(given, list):
+        given = [tuple(v) if isinstance(v, list) else v for v in given]
+        if all(isinstance(v, str) for v in given): given = [tuple(given)]  # names of one run
+    if given == [] or given == [()]:
+        raise ValueError(f"{name}: found an empty list, expected values")
+    return given if isinstance(given, list) else [given]
+
 # %% ../nbs/37_sweep.ipynb #f643aa38
 def _combinations(
     block: Any,  # option -> value or list of values
@@ -63,17 +76,19 @@ def _combinations(
     known = [f.name for f in fields(Config)]
     if not isinstance(block, dict):
         raise ValueError(f"sweep: found {block!r}, expected options with their values")
-    block = dict(block)
-    if "seeds" in block: block["seed"] = list(range(block.pop("seeds")))
-    for name, values in block.items():
-        if name not in known:
-            expected = f"expected one of {', '.join(known)}, seeds"
-            raise ValueError(f"sweep: found {name!r}, {expected}")
-        if values == []: raise ValueError(f"{name}: found an empty list, expected values")
-    lists = (v if isinstance(v, list) else [v] for v in block.values())
-    plain = lambda v: tuple(v) if isinstance(v, list) else v
-    for values in itertools.product(*lists):
-        yield Config(**dict(zip(block, map(plain, values))))
+    for name in block:
+        if name in (*known, "seeds"): continue
+        raise ValueError(f"sweep: found {name!r}, expected one of {', '.join(known)}, seeds")
+    if "seeds" in block:
+        if "seed" in block: raise ValueError("sweep: found seed and seeds, expected one of them")
+        check_count("seeds", block["seeds"])
+        seeds = {"seed": list(range(block["seeds"]))}
+        block = {k: v for k, v in block.items() if k != "seeds"} | seeds
+    for values in itertools.product(*(_values(k, v) for k, v in block.items())):
+        options = dict(zip(block, values))
+        try: yield Config(**options)
+        except TypeError as e:  # YAML reads 1e-1 as a word: a number has a point, 1.0e-1
+            raise ValueError(f"sweep: found {options}, expected numbers and words ({e})") from e
 
 # %% ../nbs/37_sweep.ipynb #4ba121ed
 def expand(
@@ -81,18 +96,42 @@ def expand(
 ) -> dict[str, Config]:  # by name
     "The runs of a sweep, each once"
     blocks = sweep if isinstance(sweep, list) else [sweep]
-    return {run_id(c): c for block in blocks for c in _combinations(block)}
+    runs = {run_id(c): c for block in blocks for c in _combinations(block)}
+    if not runs: raise ValueError("sweep: found no runs, expected one or more")
+    return runs
+
+# %% ../nbs/37_sweep.ipynb #yamlkey1
+class _Careful(yaml.SafeLoader):
+    "YAML in which a name comes once"
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [k.value for k, _ in node.value]
+        twice = [k for i, k in enumerate(names) if k in names[:i]]
+        if twice: raise ValueError(f"sweep: found {twice[0]!r} twice, expected it once")
+        return super().construct_mapping(node, deep)
 
 # %% ../nbs/37_sweep.ipynb #26e420d1
 def read_sweep(
     path: Path | str,  # a YAML file
 ) -> dict[str, Config]:  # runs by name
     "The runs that a file asks for"
-    try: content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as e:
+    try: content = yaml.load(Path(path).read_text(encoding="utf-8"), _Careful)
+    except (OSError, UnicodeError, yaml.YAMLError) as e:
         found = getattr(e, "strerror", None) or " ".join(str(e).split())
         raise ValueError(f"sweep: found {path} ({found}), expected a YAML file") from e
     return expand(content)
+
+# %% ../nbs/37_sweep.ipynb #wrtwhol1
+def _write_whole(
+    path: Path,
+    content: bytes,
+) -> None:
+    "Write a file, all or nothing"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{writer()}.partial")
+    try:
+        partial.write_bytes(content)
+        os.replace(partial, path)
+    finally: partial.unlink(missing_ok=True)  # a full disk has no room for half a file
 
 # %% ../nbs/37_sweep.ipynb #16f1a01e
 class Store:
@@ -116,12 +155,12 @@ class Store:
 
     def write(self, name: str, content: bytes) -> None:
         "Write a file, all or nothing"
-        if self.folder is None: return self.fs.pipe_file(f"{self.root}/{name}", content)
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.name}.{writer()}.partial")
-        partial.write_bytes(content)
-        os.replace(partial, path)
+        try:
+            if self.folder: _write_whole(self.folder / name, content)
+            else: self.fs.pipe_file(f"{self.root}/{name}", content)
+        except OSError as e:
+            found = f"{self.address} ({e.strerror or e})"
+            raise ValueError(f"out: found {found}, expected a place to write to") from e
 
 # %% ../nbs/37_sweep.ipynb #86b0bfe8
 def run_place(
@@ -169,6 +208,13 @@ def is_done(
     "Is the run there, with records and draws that are whole?"
     return fetch(store, place, "records.csv", "draws.safetensors", "about.json") is not None
 
+# %% ../nbs/37_sweep.ipynb #netofcfg
+def _network_of(
+    config: Config,  # of an ImageNet run
+) -> Config:
+    "The options that decide what the network says; none of the others concerns it"
+    return replace(config, seed=0, alpha=0.95, resamples=1000, scorers=SCORERS)
+
 # %% ../nbs/37_sweep.ipynb #28c8dce2
 def shards_folder(
     store: Store,
@@ -178,8 +224,7 @@ def shards_folder(
     if store.folder is None:
         expected = "expected a folder that all machines share, for ImageNet's outputs"
         raise ValueError(f"out: found {store.address}, {expected}")
-    network = run_id(replace(config, seed=0, alpha=0.95, resamples=1000))
-    return store.folder / "networks" / network
+    return store.folder / "networks" / run_id(_network_of(config))
 
 # %% ../nbs/37_sweep.ipynb #2b1307f6
 def run_to_store(
@@ -195,7 +240,7 @@ def run_to_store(
     store, began = Store(address), time.time()
     if run_place(config) != place:
         expected = f"expected those of the driver, for {place}"
-        found = f"other data or versions on {platform.node()}"
+        found = f"other data, versions or device on {platform.node()}"
         raise ValueError(f"node: found {found}, {expected}")
     if is_done(store, place): return
     with tempfile.TemporaryDirectory(prefix="u2c-") as scratch:
@@ -254,19 +299,11 @@ def _work(
     board: Any,  # a handle of a `Board`
     name: str,
     task: Callable[[Event], None],
+    folder: str,  # in which the driver works
 ) -> None:
     "What a Ray worker does"
     board.begin.remote(name)
-    task(Event())
-
-# %% ../nbs/37_sweep.ipynb #684bccd4
-def _progress(
-    done: int,
-    failed: int,
-    running: int,
-) -> str:
-    "What stands behind the bar, which shows done and time left itself"
-    return f"{done} done, {running} running, {failed} failed"
+    with chdir(folder) if Path(folder).is_dir() else nullcontext(): task(Event())
 
 # %% ../nbs/37_sweep.ipynb #a7e2b1bf
 @dataclass(frozen=True)
@@ -286,7 +323,7 @@ class OnRay:
         needs = dict(num_cpus=self.cpus, num_gpus=self.gpus, scheduling_strategy="SPREAD")
         again = dict(max_retries=self.tries - 1, retry_exceptions=True)
         work = ray.remote(_work).options(**needs, **again)
-        return {work.remote(board, name, task): name for name, task in tasks.items()}
+        return {work.remote(board, k, task, os.getcwd()): k for k, task in tasks.items()}
 
     def __call__(
         self,
@@ -344,8 +381,21 @@ def _follow(
                     running = len(ray.get(asked) & set(pending.values()))
                 asked = board.names.remote()
             done = total - len(pending) - len(failures)
-            bar.set_postfix_str(_progress(done, len(failures), min(running, len(pending))))
+            bar.set_postfix_str(progress_text(done, running, len(failures)))
     return failures
+
+# %% ../nbs/37_sweep.ipynb #chkneed1
+def _lacking(
+    nodes: list[dict[str, Any]],  # as `ray.nodes` gives them
+    cpus: float,
+    gpus: float,
+) -> Iterator[str]:
+    "What a task needs and no node has"
+    for name, need in {"CPU": cpus, "GPU": gpus}.items():
+        option = f"{name.lower()}s_per_run"
+        if not need >= 0: raise ValueError(f"{option}: found {need:g}, expected 0 or more")
+        most = max((n["Resources"].get(name, 0) for n in nodes if n["Alive"]), default=0)
+        if need > most: yield f"{option}: found {most:g} on the largest node, expected {need:g}"
 
 # %% ../nbs/37_sweep.ipynb #561b260b
 @contextmanager
@@ -362,11 +412,9 @@ def on_ray(
         none = 'none (pip install "ray[default]" brings it)'
         print(f"Ray's dashboard: {dashboard or none}", file=sys.stderr)
     try:
-        had = ray.cluster_resources()
-        for name, need in {"CPU": cpus, "GPU": gpus}.items():
-            if need <= had.get(name, 0): continue
-            found = f"{had.get(name, 0):g} in the cluster"
-            raise ValueError(f"{name.lower()}s_per_run: found {found}, expected {need:g}")
+        for lack in _lacking(ray.nodes(), cpus, gpus):
+            if address is None: raise ValueError(lack)
+            print(f"{lack}; waiting for one that has it", file=sys.stderr)
         yield OnRay(cpus, gpus)
     finally:
         if ours: ray.shutdown()
@@ -422,8 +470,8 @@ def share_shards(
     executor: OnRay,
 ) -> None:
     "Extract for all ImageNet runs; what fails here is told by the run that needs it"
-    usual = {p: replace(c, seed=0, alpha=0.95, resamples=1000) for c, p in folders.items()}
-    each = {c: p for p, c in usual.items() if c.benchmark == "imagenet"}
+    of = {p: _network_of(c) for c, p in folders.items() if c.benchmark == "imagenet"}
+    each = {c: p for p, c in of.items()}
     executor(shard_tasks(each, max(0, int(executor.cpus) - 1)), 0, "shards")
 
 # %% ../nbs/37_sweep.ipynb #6140a495
@@ -553,10 +601,12 @@ def sweep_command(
         if name in mine or value == parser.get_default(name): continue
         raise ValueError(f"{name}: found as an option, expected in {file}")
     runs, store = read_sweep(file), Store(given["out"] or f"_runs/{Path(file).stem}")
-    if not status:
+    check_count("jobs", given["jobs"])
+    found = write_report(runs, store)  # a store that nobody can write to is told now
+    if not status and not (found["state"] == "done").all():
         where = given["address"], given["gpus_per_run"], given["cpus_per_run"]
         with stoppable(), find_executor(given["executor"], *where) as executor:
             run_sweep(runs, store, executor, given["jobs"])
-    found = write_report(runs, store)
+        found = write_report(runs, store)
     print(_summary(found), f"records.csv and report.md: {store.address}", sep="\n")
     return 0 if (found["state"] == "done").all() else 1
