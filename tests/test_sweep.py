@@ -10,7 +10,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Thread
+from threading import Thread, main_thread
 
 import psutil
 import pytest
@@ -19,11 +19,11 @@ from u2c import sweep
 from u2c.bench_imagenet import example_tree
 from u2c.experiment import Config, extraction, imagenet_lists, placed_network
 from u2c.features import extract_files
-from u2c.reproduce import collect, configurations, run_jobs
+from u2c.reproduce import collect, configurations, main, run_jobs, run_process
 from u2c.sweep import OnRay, Store, expand, is_done, run_place, run_sweep, write_report
 
-TINY = {"limit": 60, "epochs": 1, "resamples": 10}
-STUDY = TINY | {"backbone": ["resnet_small", "resnet_deep"], "alpha": [0.9, 0.95]}
+TINY = {"limit": 60, "epochs": 1, "resamples": 10, "scorers": ["maxlogit"]}
+STUDY = [TINY | {"alpha": 0.9}, TINY | {"backbone": "resnet_deep"}]
 
 
 def wait_until(condition, seconds: float = 240) -> None:
@@ -128,7 +128,7 @@ def test_shards_of_many_workers_are_those_of_one(cluster, tmp_path):
 def test_a_lost_node_costs_its_tasks_alone(cluster, by_threads, tmp_path):
     ray, made, nodes, executor = cluster
     runs, local = by_threads
-    store, doomed, lost = Store(tmp_path), nodes[1], []
+    store, doomed, lost = Store(f"file://{tmp_path}"), nodes[1], []
     raylet = doomed.all_processes["raylet"][0].process.pid
 
     def broken(stop) -> None:
@@ -156,12 +156,34 @@ def test_a_lost_node_costs_its_tasks_alone(cluster, by_threads, tmp_path):
     assert lost and not alive(lost), "processes of the lost node went on"
     assert failures == {"broken": "it never works (tried 3 times)"} and (tmp_path / "tried").read_text() == "xxx"
     status = write_report(runs, store)
-    assert list(status["state"]) == ["done"] * 4
+    assert list(status["state"]) == ["done"] * 2
     assert store.read("records.csv") == local.read("records.csv") is not None
     for config in runs.values():
         names = ("records.csv", "draws.safetensors", "about.json")
         assert sweep.fetch(store, run_place(config), *names) == sweep.fetch(local, run_place(config), *names)
     assert not list(tmp_path.rglob("*.partial*"))
+
+
+def test_an_interruption_ends_what_has_begun(cluster, tmp_path):
+    *_, executor = cluster
+
+    def sleep(stop) -> None:
+        (tmp_path / "begun").touch()
+        run_process(["sleep", "1234.5"], dict(os.environ), stop, tied=True)
+
+    def interrupt() -> None:
+        wait_until(sleeping)
+        signal.pthread_kill(main_thread().ident, signal.SIGINT)  # as Ctrl-C does
+
+    sleeping = lambda: [p for p in family(os.getpid()) if words(p) == "sleep 1234.5"]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    thread = Thread(target=interrupt)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt): executor({"a": sleep, "b": sleep}, 0, "tasks")
+    finally: signal.signal(signal.SIGINT, before)
+    thread.join()
+    assert (tmp_path / "begun").exists() and not alive(sleeping())
 
 
 def test_two_drivers_on_one_store(tmp_path):
@@ -176,7 +198,7 @@ def test_two_drivers_on_one_store(tmp_path):
 
 def test_a_killed_driver_leaves_nothing_and_goes_on(ray_environment, tmp_path):
     command = [str(Path(sys.executable).parent / "u2c_reproduce"), "--executor", "ray", "--seeds", "1", "--backbones", "resnet_small,resnet_deep",
-               "--limit", "60", "--epochs", "1", "--out", str(tmp_path / "ray")]
+               "--limit", "60", "--epochs", "1", "--scorers", "maxlogit", "--out", str(tmp_path / "ray")]
     first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     done = lambda: list((tmp_path / "ray").glob("*/run.ipynb"))
     wait_until(lambda: done() or first.poll() is not None)
@@ -189,7 +211,7 @@ def test_a_killed_driver_leaves_nothing_and_goes_on(ray_environment, tmp_path):
     assert again.returncode == 0, again.stderr
     assert f"{len(kept)} of 2 runs were finished before" in again.stderr and "Ray's dashboard" in again.stderr
     assert {p: p.stat().st_mtime_ns for p in kept} == kept
-    configs = configurations("small", ["resnet_small", "resnet_deep"], 1, limit=60, epochs=1)
+    configs = configurations("small", ["resnet_small", "resnet_deep"], 1, limit=60, epochs=1, scorers=["maxlogit"])
     assert run_jobs(configs, tmp_path / "local", 2) == {}
     collect(configs, tmp_path / "local")
     assert (tmp_path / "ray/records.csv").read_bytes() == (tmp_path / "local/records.csv").read_bytes()
@@ -201,4 +223,18 @@ def test_without_the_option_there_is_no_ray():
 
 
 def test_what_the_cluster_has_not_is_told_at_once(cluster):
-    with pytest.raises(ValueError, match="gpus_per_run: found 0 in the cluster, expected 1"), sweep.on_ray(gpus=1): pass
+    with pytest.raises(ValueError, match="gpus_per_run: found 0 on the largest node, expected 1"), sweep.on_ray(gpus=1): pass
+
+
+def test_what_may_still_join_is_waited_for(cluster, capsys):
+    with sweep.on_ray(cluster[1].address, gpus=1): pass
+    assert "gpus_per_run: found 0 on the largest node, expected 1; waiting for one that has it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("missing", ["ray", "yaml", "fsspec"])
+def test_without_the_extra_the_command_names_it(missing, monkeypatch, capsys, tmp_path):
+    monkeypatch.delitem(sys.modules, "u2c.sweep")  # it is imported anew
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.setattr(sys, "argv", ["u2c_reproduce", "--executor", "ray", "--seeds", "1", "--limit", "60", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit, match="2"): main()
+    assert f"executor: found no module '{missing}', expected it from pip install \"u2c[cluster]\"" in capsys.readouterr().err

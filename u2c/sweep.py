@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import platform
+import socket
 import sys
 import tempfile
 import time
@@ -266,20 +267,36 @@ def _import_ray(
         raise ValueError(f"executor: found no module 'ray', {remedy}") from e
     return ray
 
+# %% ../nbs/37_sweep.ipynb #reach001
+def _check_reachable(
+    address: str,  # "auto", "HOST:PORT" or "ray://HOST:PORT"
+) -> None:
+    "Refuse an address where nobody listens"
+    if address == "auto": return  # Ray looks for one on this machine
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try: socket.create_connection((host.strip("[]"), int(port)), timeout=20).close()
+    except (OSError, ValueError) as e:
+        expected = "expected auto, HOST:PORT or ray://HOST:PORT of a Ray cluster"
+        raise ValueError(f"address: found {address} ({e}), {expected}") from e
+
 # %% ../nbs/37_sweep.ipynb #bada5ef1
 def _connect(
     address: str | None,  # of a cluster; None to start Ray here
 ) -> str:  # the dashboard's address; empty if there is none
     "Join a Ray cluster, or start one of this machine alone"
     ray = _import_ray(alone=address is None)
-    quiet: dict[str, Any] = dict(log_to_driver=False, logging_level=logging.ERROR)
-    if address is None: quiet |= dict(address="local", _node_ip_address="127.0.0.1")
-    else: quiet["address"] = address
-    try: return ray.init(**quiet).dashboard_url or ""
-    except (ImportError, ConnectionError, RuntimeError, ValueError) as e:
-        remedy = 'ray:// needs pip install "ray[client]"'
+    given: dict[str, Any] = dict(address="local", _node_ip_address="127.0.0.1")
+    if address is not None:
+        _check_reachable(address)
+        given = dict(address=address)
+    try: context = ray.init(**given, log_to_driver=False, logging_level=logging.ERROR)
+    except ImportError as e:  # only for ray://
+        remedy = 'expected it with pip install "ray[client]"'
+        raise ValueError(f"address: found {address} and no client of Ray, {remedy}") from e
+    except (OSError, RuntimeError, ValueError) as e:
         found = f"{address or 'none'} ({' '.join(str(e).split())[:200]})"
-        raise ValueError(f"address: found {found}, expected a Ray cluster; {remedy}") from e
+        raise ValueError(f"address: found {found}, expected a Ray cluster") from e
+    return context.dashboard_url or ""
 
 # %% ../nbs/37_sweep.ipynb #f982b511
 class Board:
