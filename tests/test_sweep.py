@@ -44,7 +44,7 @@ def words(process: psutil.Process) -> str:
 
 
 def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
-    with contextlib.suppress(psutil.Error): psutil.wait_procs(processes, timeout=20)
+    with contextlib.suppress(psutil.Error): psutil.wait_procs(processes, timeout=90)  # helpers of Ray look for their node every few seconds
     return [p for p in processes if p.is_running() and p.status() != "zombie"]
 
 
@@ -57,7 +57,8 @@ def ray_environment():
     (folder / "quick/rfc3987_syntax.py").write_text("raise ImportError")
     path = os.pathsep.join(filter(None, (str(folder / "quick"), os.environ.get("PYTHONPATH"))))
     given = {"PYTHONPATH": path, "RAY_TMPDIR": str(folder), "TMPDIR": str(folder), "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-             "RAY_AUTH_MODE": "disabled", "OMP_NUM_THREADS": "1", "RAY_worker_register_timeout_seconds": "240"}
+             "RAY_AUTH_MODE": "disabled", "OMP_NUM_THREADS": "1", "RAY_worker_register_timeout_seconds": "240",
+             "RAY_worker_niceness": "0"}
     with pytest.MonkeyPatch.context() as m:
         for name, value in given.items(): m.setenv(name, value)
         m.setitem(sys.modules, "rfc3987_syntax", None)

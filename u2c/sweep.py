@@ -388,7 +388,7 @@ def _follow(
     total, running, asked = len(pending), 0, board.names.remote()
     with tqdm(total=total, desc=unit, smoothing=0) as bar:
         while pending:
-            ended, _ = ray.wait(list(pending), num_returns=1, timeout=1)
+            ended, _ = ray.wait(list(pending), num_returns=len(pending), timeout=1)
             for ref in ended:
                 name, error = pending.pop(ref), _failure(ray, ref, tries)
                 if error: failures[name] = error
