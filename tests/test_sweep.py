@@ -26,7 +26,7 @@ TINY = {"limit": 60, "epochs": 1, "resamples": 10, "scorers": ["maxlogit"]}
 STUDY = [TINY | {"alpha": 0.9}, TINY | {"backbone": "resnet_deep"}]
 
 
-def wait_until(condition, seconds: float = 240) -> None:
+def wait_until(condition, seconds: float = 900) -> None:
     deadline = time.time() + seconds
     while not condition():
         assert time.time() < deadline, "what was waited for did not happen"

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['run_id', 'expand', 'read_sweep', 'Store', 'run_place', 'publish', 'fetch', 'is_done', 'shards_folder', 'run_to_store',
-           'Board', 'OnRay', 'on_ray', 'make_shard', 'shard_tasks', 'share_shards', 'run_sweep', 'sweep_status',
-           'settings_of', 'sweep_records', 'write_report', 'sweep_command']
+           'OnRay', 'on_ray', 'make_shard', 'shard_tasks', 'share_shards', 'run_sweep', 'sweep_status', 'settings_of',
+           'sweep_records', 'write_report', 'sweep_command']
 
 # %% ../nbs/37_sweep.ipynb #8c095e5a
 import argparse
@@ -282,6 +282,7 @@ def _check_reachable(
 # %% ../nbs/37_sweep.ipynb #bada5ef1
 def _connect(
     address: str | None,  # of a cluster; None to start Ray here
+    tries: int = 3,  # Ray gives a node half a minute, and a busy machine may need more
 ) -> str:  # the dashboard's address; empty if there is none
     "Join a Ray cluster, or start one of this machine alone"
     ray = _import_ray(alone=address is None)
@@ -293,27 +294,32 @@ def _connect(
     except ImportError as e:  # only for ray://
         remedy = 'expected it with pip install "ray[client]"'
         raise ValueError(f"address: found {address} and no client of Ray, {remedy}") from e
-    except (OSError, RuntimeError, ValueError) as e:
+    except Exception as e:  # of no kind in particular, for a node that does not start
+        if address is None and tries > 1: return _connect(address, tries - 1)
         found = f"{address or 'none'} ({' '.join(str(e).split())[:200]})"
         raise ValueError(f"address: found {found}, expected a Ray cluster") from e
     return context.dashboard_url or ""
 
 # %% ../nbs/37_sweep.ipynb #f982b511
-class Board:
-    "Which tasks have begun"
-    def __init__(self) -> None: self.begun: set[str] = set()
+def _make_board(
+    ray: Any,
+) -> Any:  # a handle
+    "An actor that knows which tasks have begun"
+    class Board:
+        def __init__(self) -> None: self.begun: set[str] = set()
 
-    def begin(self, name: str) -> None:
-        "A task has begun"
-        self.begun.add(name)
+        def begin(self, name: str) -> None: self.begun.add(name)
 
-    def names(self) -> set[str]:
-        "All that have"
-        return self.begun
+        def names(self) -> set[str]: return self.begun
+
+    here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+        ray.get_runtime_context().get_node_id(), soft=True)
+    beside = dict(num_cpus=0, max_restarts=-1, scheduling_strategy=here)
+    return ray.remote(Board).options(**beside).remote()
 
 # %% ../nbs/37_sweep.ipynb #6862867b
 def _work(
-    board: Any,  # a handle of a `Board`
+    board: Any,  # a handle, of `_make_board`
     name: str,
     task: Callable[[Event], None],
     folder: str,  # in which the driver works
@@ -333,7 +339,7 @@ class OnRay:
     def submit(
         self,
         ray: Any,
-        board: Any,  # a handle of a `Board`
+        board: Any,  # a handle, of `_make_board`
         tasks: Mapping[str, Callable[[Event], None]],
     ) -> dict[Any, str]:  # reference -> name
         "Hand all tasks to Ray"
@@ -351,10 +357,7 @@ class OnRay:
         "Do all tasks; an interruption stops those that have begun, and waits until they have"
         if not tasks: return {}
         ray = _import_ray()
-        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
-            ray.get_runtime_context().get_node_id(), soft=True)
-        beside = dict(num_cpus=0, max_restarts=-1, scheduling_strategy=here)
-        board = ray.remote(Board).options(**beside).remote()
+        board = _make_board(ray)
         pending = self.submit(ray, board, tasks)
         try: return _follow(ray, board, pending, unit, self.tries)
         except BaseException:
