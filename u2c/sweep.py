@@ -81,7 +81,7 @@ def _combinations(
         if name in (*known, "seeds"): continue
         raise ValueError(f"sweep: found {name!r}, expected one of {', '.join(known)}, seeds")
     if "seeds" in block:
-        if "seed" in block: raise ValueError("sweep: found seed and seeds, expected one of them")
+        if "seed" in block: raise ValueError("sweep: found seed and seeds, expected one")
         check_count("seeds", block["seeds"])
         seeds = {"seed": list(range(block["seeds"]))}
         block = {k: v for k, v in block.items() if k != "seeds"} | seeds
@@ -89,7 +89,8 @@ def _combinations(
         options = dict(zip(block, values))
         try: yield Config(**options)
         except TypeError as e:  # YAML reads 1e-1 as a word: a number has a point, 1.0e-1
-            raise ValueError(f"sweep: found {options}, expected numbers and words ({e})") from e
+            expected = f"expected numbers and words ({e})"
+            raise ValueError(f"sweep: found {options}, {expected}") from e
 
 # %% ../nbs/37_sweep.ipynb #4ba121ed
 def expand(
@@ -153,6 +154,9 @@ class Store:
         "The content of a file, None if there is none"
         try: return self.fs.cat_file(f"{self.root}/{name}")
         except FileNotFoundError: return None
+        except OSError as e:
+            found = f"{self.address} ({e.strerror or e})"
+            raise ValueError(f"out: found {found}, expected a folder or an address") from e
 
     def write(self, name: str, content: bytes) -> None:
         "Write a file, all or nothing"
@@ -415,7 +419,8 @@ def _lacking(
         option = f"{name.lower()}s_per_run"
         if not need >= 0: raise ValueError(f"{option}: found {need:g}, expected 0 or more")
         most = max((n["Resources"].get(name, 0) for n in nodes if n["Alive"]), default=0)
-        if need > most: yield f"{option}: found {most:g} on the largest node, expected {need:g}"
+        found = f"found {most:g} on the largest node"
+        if need > most: yield f"{option}: {found}, expected {need:g}"
 
 # %% ../nbs/37_sweep.ipynb #561b260b
 @contextmanager
