@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['LETTERS', 'PHONEMES', 'PAD', 'END', 'START', 'LANGUAGES', 'LONGEST', 'package_file', 'lexique', 'families', 'french',
-           'spellings', 'of_lengths', 'Words', 'foreign_words', 'words_benchmark', 'as_numbers', 'as_texts',
-           'positions', 'Speller', 'shifted', 'trim', 'like_lengths', 'train_speller', 'Spelled', 'token_counts',
-           'spelled', 'teacher_forced', 'most_probable', 'drawn_token', 'Writer', 'write', 'beam_search',
-           'save_speller', 'load_speller', 'published_speller', 'right_words', 'trained_on', 'note_network', 'main']
+           'spellings', 'of_lengths', 'without_accents', 'Words', 'foreign_words', 'words_benchmark', 'as_numbers',
+           'as_texts', 'positions', 'Speller', 'shifted', 'trim', 'like_lengths', 'train_speller', 'Spelled',
+           'token_counts', 'spelled', 'teacher_forced', 'most_probable', 'drawn_token', 'Writer', 'write',
+           'beam_search', 'save_speller', 'load_speller', 'published_speller', 'right_words', 'trained_on',
+           'note_network', 'main']
 
 # %% ../nbs/22_bench_words.ipynb #6e4304d0
 import argparse
@@ -16,6 +17,7 @@ import gzip
 import importlib.util
 import json
 import math
+import unicodedata
 from collections.abc import Callable, Sequence
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -73,6 +75,7 @@ def families(
     return connected_components(edges, directed=False)[1][i]
 
 # %% ../nbs/22_bench_words.ipynb #73c34a37
+@functools.cache
 def french() -> pd.DataFrame:  # word, sound, family, per_million, letters: a row a spelling
     "The French words that have one reading and common letters and phonemes"
     t = lexique()
@@ -110,6 +113,16 @@ def of_lengths(
     for w in rng.permutation(words).tolist(): by_length.setdefault(len(w), []).append(w)
     return [by_length[n].pop() for n in lengths]
 
+# %% ../nbs/22_bench_words.ipynb #60868bf2
+_accented = map(chr, range(0xC0, 0x180))  # of Latin-1, and Latin Extended-A
+_PLAIN = str.maketrans({c: unicodedata.normalize("NFD", c)[0] for c in _accented})
+
+def without_accents(
+    word: str,
+) -> str:
+    "A word in plain letters"
+    return word.translate(_PLAIN)
+
 # %% ../nbs/22_bench_words.ipynb #adbfc9b4
 class Words(NamedTuple):
     "Spellings with their sounds, and their place in the spectrum"
@@ -123,13 +136,14 @@ def foreign_words(
     seed: int = 0,
 ) -> dict[str, Words]:
     "Words that are not French, each set with the same lengths"
-    rng, known = np.random.default_rng(seed), set(lexique().word) | set(spellings("fr"))
-    def drawn(code: str) -> list[str]:
-        spelled = [w for w in spellings(code) if set(w) <= set(LETTERS) and w not in known]
-        return of_lengths(spelled, lengths, rng)
-    sets = {name: (drawn(code), group) for name, (code, group) in LANGUAGES.items()}
-    plain = list(LETTERS[:26])
-    sets["random"] = ["".join(rng.choice(plain, n)) for n in lengths], "far"
+    rng, plain = np.random.default_rng(seed), list(LETTERS[:26])
+    known = {*map(without_accents, lexique().word), *map(without_accents, spellings("fr"))}
+    def drawn(words: Sequence[str]) -> list[str]:
+        spelled = filter(set(LETTERS).issuperset, words)
+        return of_lengths([w for w in spelled if without_accents(w) not in known], lengths, rng)
+    sets = {name: (drawn(spellings(code)), group) for name, (code, group) in LANGUAGES.items()}
+    strings = {"".join(rng.choice(plain, n)) for n in [*lengths] * 2}
+    sets["random"] = drawn(sorted(strings)), "far"
     return {name: Words(w, [""] * len(w), group) for name, (w, group) in sets.items()}
 
 # %% ../nbs/22_bench_words.ipynb #4c294042
@@ -141,18 +155,18 @@ def words_benchmark(
     t, rng = french(), np.random.default_rng(0)
     t = t.iloc[rng.permutation(len(t))]
     part = rng.choice([0, 1, 2], t.family.max() + 1, p=[0.8, 0.1, 0.1])[t.family]
+    first = (rng.random(t.family.max() + 1) < 0.5)[t.family]  # the half of va, or that of cal
     short, common = t.letters.between(3, 10), t.per_million >= 0.1
-    def cut(rows: pd.Series, group: str, first: int = 0, n: int | None = None) -> Words:
-        kept = t[rows].iloc[first:None if n is None else first + n]
-        return Words(kept.word.tolist(), kept.sound.tolist(), group)
-    te = cut(short & common & (part == 2), "in-domain", 0, most)
+    def cut(rows: pd.Series, group: str, n: int | None = most) -> Words:
+        return Words(t.word[rows].tolist()[:n], t.sound[rows].tolist()[:n], group)
+    te = cut(short & common & (part == 2), "in-domain")
     return {
-        "train": cut(short & common & (part == 0), "train"),
-        "va": cut(short & common & (part == 1), "in-domain", 0, most),
-        "cal": cut(short & common & (part == 1), "in-domain", most, most),
+        "train": cut(short & common & (part == 0), "train", None),
+        "va": cut(short & common & (part == 1) & first, "in-domain"),
+        "cal": cut(short & common & (part == 1) & ~first, "in-domain"),
         "te": te,
-        "rare": cut(short & ~common & (part == 2), "shift", 0, most // 3),
-        "long": cut(t.letters.between(11, 16) & common & (part == 2), "shift", 0, most // 3),
+        "rare": cut(short & ~common & (part == 2), "shift", most // 3),
+        "long": cut(t.letters.between(11, 16) & common & (part == 2), "shift", most // 3),
         **foreign_words([len(w) for w in te.words[:most // 3]]),
     }
 

@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['GROUPS', 'MEASURES', 'OOD_MEASURES', 'SCORES', 'CHANCES', 'PENALTIES', 'as_sequences', 'Written', 'written',
-           'shuffled', 'answer_entropy', 'sample_scores', 'Judge', 'word_table', 'traffic', 'risk_at', 'redrawn',
-           'set_records', 'refused', 'share_records', 'event_scores', 'chance_records', 'records_of', 'token_shares',
-           'first_places', 'when', 'first_mistakes', 'reranked', 'guidance', 'compare_network', 'published', 'main']
+           'shuffled', 'answer_entropy', 'sample_scores', 'Judge', 'family_names', 'word_table', 'traffic', 'risk_at',
+           'family_draws', 'redrawn', 'set_records', 'refused', 'refused_again', 'rank_correlation', 'share_records',
+           'event_scores', 'chance_records', 'records_of', 'token_shares', 'first_places', 'when', 'first_mistakes',
+           'reranked', 'guidance', 'compare_network', 'published', 'main']
 
 # %% ../nbs/41_compare_words.ipynb #0fa7fde4
 import argparse
@@ -19,14 +20,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import torch
-from scipy.stats import spearmanr  # type: ignore[import-untyped]
+from scipy.stats import rankdata  # type: ignore[import-untyped]
 from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyped]
 from sklearn.pipeline import make_pipeline  # type: ignore[import-untyped]
 from sklearn.preprocessing import StandardScaler  # type: ignore[import-untyped]
 from torch import Tensor
 
 from .bench_words import PHONEMES, END, Speller, Spelled, Words, as_numbers, as_texts
-from .bench_words import beam_search, drawn_token, load_speller, spelled, teacher_forced
+from .bench_words import beam_search, drawn_token, french, load_speller, spelled
+from .bench_words import teacher_forced
 from .bench_words import words_benchmark, write
 from .core import seeded
 from .metrics import aurc, auroc, fpr_at_tpr, risk_coverage
@@ -111,7 +113,9 @@ class Judge:
         self.va, noise = as_sequences(forced), shuffled(va.words)
         self.model = SequenceU2C("knn").fit(self.va, self.cal.x, self.cal.right)
         self.relative = RankU2C("mahalanobis").fit(self.va.rows)
-        self.paper = U2C("knn", scores="held-out", standardize=True).fit(self.va.rows)
+        link = U2C("maxlogit", temperature=1.0, standardize=True)
+        self.paper = SequenceU2C(U2C("knn", scores="held-out", standardize=True), whole=link)
+        self.paper.fit(self.va, self.cal.x, self.cal.right)
         other, known = written(net, Words(noise, [""] * len(noise), "")), self.embedded(forced)
         pairs = zip(known, self.embedded(other.spelled))
         self.gaussians = [SequenceGaussian(z, b) for z, b in pairs]
@@ -141,7 +145,7 @@ class Judge:
         parts = self.model.token_parts(w.x)
         found = {f"abstain_{how}": abstention(parts.abstain, how) for how in AGGREGATES}
         kept = {"answer": parts, "answer_relative": token_parts(self.relative, w.x),
-                "answer_paper": token_parts(self.paper, w.x)}
+                "answer_paper": self.paper.token_parts(w.x)}
         found |= {k: -(p.log_keep + p.log_q).sum(1) for k, p in kept.items()}
         found["abstain_any"] = -parts.log_keep.sum(1)  # the same order, without ties at 1
         found["tempered"] = -parts.log_q.sum(1)
@@ -167,33 +171,43 @@ class Judge:
                              [self.known[k] for k in (a, b)])
         found["rank_sum"] = joined_ranks(*pair("perplexity", "relative"), log=False).numpy()
         found["joined"] = joined_ranks(*pair("msp", "knn_mean")).numpy()
-        found["whole"] = 1 - self.model.predict_proba(w.x)[:, 0].double().numpy()
+        beyond = found["knn_max"] >= np.quantile(self.known["knn_max"], 0.95)
+        found["rc"] = np.where(beyond, 1e4, found["tempered"])  # refused words come last
+        for name, model in (("whole", self.model), ("whole_paper", self.paper)):
+            found[name] = 1 - model.predict_proba(w.x)[:, 0].double().numpy()
         chance = self.labelled.predict_proba(self.inputs(found))[:, 1]
         found["labelled"] = 1 - chance
         return found | self.chances(found)
 
     def chances(self, found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         "P(right), by those that have one"
-        line, limit = self.model.line, np.quantile(self.known["knn_max"], 0.95)
-        kept = np.where(found["knn_max"] >= limit, 0, np.exp(-found["tempered"]))
-        platt = (line[0] * -torch.from_numpy(found["tempered"]) + line[1]).sigmoid().numpy()
-        p = {"msp": np.exp(-found["msp"]), "tempered": np.exp(-found["tempered"]),
-             "answer": np.exp(-found["answer"]), "rc": kept, "platt": platt,
-             "whole": 1 - found["whole"], "labelled": 1 - found["labelled"]}
+        line = self.model.line
+        p = {k: np.exp(-found[k]) for k in ("msp", "tempered", "rc", "answer", "answer_paper")}
+        p["platt"] = (line[0] * -torch.from_numpy(found["tempered"]) + line[1]).sigmoid().numpy()
+        p |= {k: 1 - found[k] for k in ("whole", "whole_paper", "labelled")}
         return {f"p_{k}": v for k, v in p.items()}
+
+# %% ../nbs/41_compare_words.ipynb #f121c82a
+def family_names(
+    words: Sequence[str],
+) -> list[str]:
+    "The family of each word; the word itself if it is not French"
+    known = french().set_index("word").family.to_dict()
+    return [str(known.get(w, w)) for w in words]
 
 # %% ../nbs/41_compare_words.ipynb #ee809709
 def word_table(
     judge: Judge,
     data: dict[str, Words],
-) -> pd.DataFrame:  # set, group, word, letters, right, and all scores: a row for each word
+) -> pd.DataFrame:  # set, group, word, letters, family, right, and all scores: a row a word
     "All scores of all words"
     tables = []
     for name, s in data.items():
         if name in ("train", "va"): continue
         w = judge.cal if name == "cal" else written(judge.net, s)
         about = {"set": name, "group": s.group, "word": s.words,
-                 "letters": [*map(len, s.words)], "right": w.right.astype(int)}
+                 "letters": [*map(len, s.words)], "family": family_names(s.words),
+                 "right": w.right.astype(int)}
         tables.append(pd.DataFrame(about | judge.score(w, s.words)))
     return pd.concat(tables, ignore_index=True)
 
@@ -238,6 +252,16 @@ OOD_MEASURES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "ood_auroc": _detects, "fpr95": _lost,
 }
 
+# %% ../nbs/41_compare_words.ipynb #ac81a60a
+def family_draws(
+    table: pd.DataFrame,  # from `word_table`
+    draws: int = 200,
+) -> np.ndarray:  # (draws, n) how often each word comes
+    "Families drawn again, with replacement"
+    names, of = np.unique(table.family.astype(str), return_inverse=True)
+    k, rng = len(names), np.random.default_rng(0)
+    return rng.multinomial(k, np.full(k, 1 / k), draws)[:, of].astype(float)
+
 # %% ../nbs/41_compare_words.ipynb #900b8cd4
 def redrawn(
     u: np.ndarray,  # (n,)
@@ -269,8 +293,8 @@ SCORES = (
     "msp", "perplexity", "min_token", "mean_entropy", "max_entropy", "margin", "tempered",
     "sample_entropy", "sample_cost", "mahalanobis", "relative", "mahalanobis_read",
     "relative_read", "knn_mean", "knn_max", "relative_mean", "rank_sum", "joined",
-    "abstain_max", "abstain_any", "abstain_sum", "answer", "answer_relative", "answer_paper",
-    "whole", "labelled")
+    "rc", "abstain_max", "abstain_any", "abstain_sum", "answer", "answer_relative",
+    "answer_paper", "whole", "whole_paper", "labelled")
 
 def _record(
     set_: str,
@@ -298,8 +322,7 @@ def set_records(
     draws: int = 200,
 ) -> list[dict[str, str | float]]:
     "The records of all scores on one set"
-    n, rng, records = len(tables[0]), np.random.default_rng(0), []
-    W = rng.multinomial(n, np.full(n, 1 / n), draws).astype(float)
+    W, records = family_draws(tables[0], draws), []
     base: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for score in (s for s in SCORES if s in tables[0]):
         pairs = [(t[score].to_numpy(), loss(t)) for t in tables]
@@ -336,25 +359,54 @@ def refused(
     return float((table.loc[table.set == name, score] >= limit).mean())
 
 # %% ../nbs/41_compare_words.ipynb #36fc5e55
+def refused_again(
+    table: pd.DataFrame,
+    score: str,
+    weights: np.ndarray,  # (draws, n), from `family_draws`
+    alpha: float = 0.95,
+) -> dict[str, np.ndarray]:  # (draws,) for each set
+    "The same for words drawn again, those of `cal` too, which move the threshold"
+    u, sets = table[score].to_numpy(), table.set.to_numpy()
+    cal = sets == "cal"
+    again = [np.repeat(u[cal], w) for w in weights[:, cal].astype(int)]
+    limit = np.array([np.quantile(v, alpha) for v in again])
+    beyond = weights * (u >= limit[:, None])
+    return {name: beyond[:, sets == name].sum(1) / weights[:, sets == name].sum(1)
+            for name in table.set.unique()}
+
+# %% ../nbs/41_compare_words.ipynb #c7d8184a
+def rank_correlation(
+    a: np.ndarray,  # (n,)
+    b: np.ndarray,  # (n,)
+    weights: np.ndarray,  # (draws, n)
+) -> np.ndarray:  # (draws,)
+    "Spearman's correlation, the words' ranks weighted"
+    x, y = rankdata(a), rankdata(b)
+    mean = lambda v: weights @ v / weights.sum(1)
+    cov = lambda v, w: mean(v * w) - mean(v) * mean(w)
+    return cov(x, y) / np.sqrt(cov(x, x) * cov(y, y))
+
+# %% ../nbs/41_compare_words.ipynb #68dca08c
 def share_records(
     tables: Sequence[pd.DataFrame],
 ) -> list[dict[str, str | float]]:
     "Shares that are refused at 5 % of `cal`, and rank correlations with a word's length"
-    records, sets = [], [s for s in tables[0].set.unique() if s != "cal"]
+    W, records = family_draws(tables[0]), []
+    te = (tables[0].set == "te").to_numpy()
     for score in (s for s in SCORES if s in tables[0]):
-        for name in sets:
+        again = [refused_again(t, score, W) for t in tables]
+        for name in (s for s in again[0] if s != "cal"):
             v = np.array([refused(t, score, name) for t in tables])
-            n = int((tables[0].set == name).sum())
-            spread = np.sqrt(v.mean() * (1 - v.mean()) / n) * np.array([[-1.0, 1.0]])
-            records.append(_record(name, score, "refused", v, spread))
-        te = [t[t.set == "te"] for t in tables]
-        v = np.array([spearmanr(t[score], t.letters).statistic for t in te])
-        spread = np.array([[-1.0, 1.0]]) / math.sqrt(len(te[0]))
-        records.append(_record("te", score, "spearman_letters", v, spread))
+            records.append(_record(name, score, "refused", v, np.stack([a[name] for a in again])))
+        pairs = [(t[score].to_numpy()[te], t.letters.to_numpy()[te]) for t in tables]
+        v = np.concatenate([rank_correlation(*p, np.ones((1, te.sum()))) for p in pairs])
+        draws = np.stack([rank_correlation(*p, W[:, te]) for p in pairs])
+        records.append(_record("te", score, "spearman_letters", v, draws))
     return records
 
 # %% ../nbs/41_compare_words.ipynb #473d29f2
-CHANCES = ("p_msp", "p_tempered", "p_answer", "p_rc", "p_platt", "p_whole", "p_labelled")
+CHANCES = ("p_msp", "p_tempered", "p_rc", "p_answer", "p_answer_paper", "p_platt", "p_whole",
+           "p_whole_paper", "p_labelled")
 
 def event_scores(
     p: np.ndarray,  # (n,) P(right)
@@ -373,8 +425,8 @@ def chance_records(
 ) -> list[dict[str, str | float]]:
     "The records of P(right) on one set"
     parts = [traffic(t, name) for t in tables]
-    n, rng, records = len(parts[0]), np.random.default_rng(0), []
-    rows = rng.integers(n, size=(draws, n))
+    weights, records = family_draws(parts[0], draws).astype(int), []
+    rows = [np.repeat(np.arange(len(parts[0])), w) for w in weights]
     for chance in (c for c in CHANCES if c in parts[0]):
         pairs = [(t[chance].to_numpy(), t.right.to_numpy()) for t in parts]
         values = pd.DataFrame([event_scores(*pair) for pair in pairs])
@@ -459,8 +511,10 @@ def first_mistakes(
     far = u >= judge.model.tokens.theta
     with seeded(0): chance = (torch.rand(u.shape) < far.sum() / w.x.mask.sum()) & w.x.mask
     marks = {"far": far, "improbable": (cost(w.x) >= limit) & w.x.mask, "random": chance}
-    return {f"{name}: {k}": v for name, m in marks.items()
-            for k, v in when(pad(m, False)[bad], wrong).items()}
+    found = {f"{name}: {k}": v for name, m in marks.items()
+             for k, v in when(pad(m, False)[bad], wrong).items()}
+    false = {f"{name}: right words": m[~bad].any(1) for name, m in marks.items()}
+    return found | {k: float(v.double().mean()) for k, v in false.items()}
 
 # %% ../nbs/41_compare_words.ipynb #977141bd
 PENALTIES = (0.0, 0.25, 0.5, 1.0, 2.0)

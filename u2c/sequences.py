@@ -8,6 +8,7 @@ __all__ = ['AGGREGATES', 'token_mask', 'SequenceOutputs', 'TokenParts', 'token_p
 
 # %% ../nbs/40_sequences.ipynb #ded51d97
 import math
+import sys
 from collections.abc import Sequence
 from typing import NamedTuple, Self
 
@@ -39,7 +40,9 @@ def token_mask(
     found = torch.ones(shape, dtype=torch.bool) if mask is None else as_tensor(mask, "mask")
     if tuple(found.shape) != shape:
         raise ValueError(f"mask: found shape {tuple(found.shape)}, expected {shape}")
-    if not found.bool().any(1).all():
+    if not ((found == 0) | (found == 1)).all():
+        raise ValueError("mask: found other values, expected True or False, or 1 or 0")
+    if not found.numel() or not found.bool().any(1).all():
         raise ValueError("mask: found a sequence without tokens, expected one at least in each")
     return found.bool().cpu()
 
@@ -52,7 +55,7 @@ class SequenceOutputs:
         logits: ArrayLike,  # (n, t, c)
         tokens: ArrayLike,  # (n, t) the classes that were written, or that are right
         lengths: ArrayLike | None = None,  # (n,) tokens that count, from the first on
-        mask: ArrayLike | None = None,  # (n, t) or so: True for those that count
+        mask: ArrayLike | None = None,  # (n, t) instead: True for those that count
     ):
         f, y = as_tensor(logits, "logits"), as_tensor(tokens, "tokens")
         if f.ndim != 3 or tuple(y.shape) != tuple(f.shape[:2]):
@@ -60,11 +63,14 @@ class SequenceOutputs:
             raise ValueError(f"logits: found {found}, expected (n, t, c) with (n, t)")
         self.mask = token_mask((f.shape[0], f.shape[1]), lengths, mask)
         phi = None if features is None else as_tensor(features, "features")
-        if phi is not None and tuple(phi.shape[:2]) != tuple(y.shape):
+        if phi is not None and (phi.ndim != 3 or tuple(phi.shape[:2]) != tuple(y.shape)):
             expected = f"expected ({len(y)}, {y.shape[1]}, d)"
             raise ValueError(f"features: found shape {tuple(phi.shape)}, {expected}")
         kept = [None if x is None else x[self.mask.to(x.device)] for x in (phi, f, y)]
         self.rows = Outputs(*kept)  # a row for each token that counts
+        if (self.rows.labels == f.shape[2]).any():
+            expected = f"expected 0..{f.shape[2] - 1}, the columns of logits"
+            raise ValueError(f"tokens: found {f.shape[2]}, {expected}")
 
     def __len__(self) -> int: return len(self.mask)
 
@@ -94,6 +100,10 @@ class SequenceOutputs:
     def __repr__(self) -> str:
         return f"SequenceOutputs(n={len(self)}, tokens={len(self.rows)}, rows={self.rows})"
 
+def _check_sequences(x: SequenceOutputs, name: str = "x") -> None:
+    if not isinstance(x, SequenceOutputs):
+        raise TypeError(f"{name}: found {type(x).__name__}, expected SequenceOutputs")
+
 # %% ../nbs/40_sequences.ipynb #d4382c4d
 class TokenParts(NamedTuple):
     "The factors of an answer's probability, token by token; behind the end they are 1"
@@ -108,11 +118,12 @@ def token_parts(
     u: ArrayLike | None = None,  # (m,) the scores of its rows, if they are known
 ) -> TokenParts:
     "What a calibrator says of each token of a sequence"
+    _check_sequences(x)
     rows = x.rows
     log_p = calibrator.predict_log_proba(rows, u).double()
     log_q = (widen(rows.logits).double() / calibrator.tau).log_softmax(1)
     at = log_q.gather(1, rows.labels[:, None])[:, 0]  # type: ignore[index]
-    keep = log_p[:, :-1].logsumexp(1).clamp_max(0)
+    keep = log_p[:, :-1].logsumexp(1).clamp(math.log(sys.float_info.min), 0)
     return TokenParts(*(x.padded(v) for v in (log_p[:, -1].exp(), keep, at)))
 
 # %% ../nbs/40_sequences.ipynb #81c840bc
@@ -192,9 +203,9 @@ def prr(
     loss: ArrayLike,  # (n,) what a sequence costs if answered, such as 1 for an error
 ) -> float:  # 1: an oracle's; 0: chance
     "Prediction rejection ratio"
+    area, oracle = aurc(u, loss), aurc(loss, loss)
     chance = float(check_scores(loss, name="loss").double().mean())
-    room = chance - aurc(loss, loss)
-    return (chance - aurc(u, loss)) / room if room > 0 else math.nan
+    return (chance - area) / (chance - oracle) if chance > oracle else math.nan
 
 # %% ../nbs/40_sequences.ipynb #8ccb3b91
 def fit_line(
@@ -204,15 +215,20 @@ def fit_line(
 ) -> Tensor:  # (2,) slope and intercept
     "Logistic regression on one variable"
     s, y = s.double(), right.double()
-    center, scale = s.mean(), s.std().clamp_min(1e-12)
+    center, scale = s.mean(), s.std(correction=0).clamp_min(1e-12)
     X = torch.stack([(s - center) / scale, torch.ones_like(s)], 1)
-    w = torch.zeros(2, dtype=torch.float64)
+    w, step = torch.zeros(2, dtype=torch.float64), torch.ones(2)
     penalty = ridge * torch.eye(2, dtype=torch.float64)
-    for _ in range(50):
+    def cost(w: Tensor) -> Tensor:
+        z = X @ w
+        return (torch.nn.functional.softplus(z) - y * z).mean() + ridge / 2 * w @ w
+    while step.abs().max() > 1e-9:
         p = (X @ w).sigmoid()
         slope = X.T @ (p - y) / len(y) + penalty @ w
         curve = (X.T * (p * (1 - p))) @ X / len(y) + penalty
-        w = w - torch.linalg.solve(curve, slope)
+        step = torch.linalg.solve(curve, slope)
+        while cost(w - step) > cost(w): step = step / 2
+        w = w - step
     return torch.stack([w[0] / scale, w[1] - w[0] * center / scale])
 
 # %% ../nbs/40_sequences.ipynb #0d90ebbc
@@ -222,10 +238,15 @@ class SequenceU2C(Fitted):
         self,
         tokens: Calibrator | str = "knn",  # of tokens; the name of a score for RankU2C of it
         alpha: float = 0.95,  # share of held-out sequences that is answered
+        whole: Calibrator | None = None,  # of sequences; None for RankU2C
     ):
         super().__init__("line", "theta")
+        if not isinstance(tokens, Calibrator | str):
+            expected = "expected a calibrator, or the name of a score"
+            raise TypeError(f"tokens: found {type(tokens).__name__}, {expected}")
         self.tokens = RankU2C(tokens) if isinstance(tokens, str) else own_copy(tokens)
-        self.whole = RankU2C("maxlogit", alpha, temperature=1.0)  # its u comes from tokens
+        by_ranks = RankU2C("maxlogit", alpha, temperature=1.0)  # its u comes from tokens
+        self.whole = by_ranks if whole is None else own_copy(whole)
         self.alpha = alpha
 
     def fit(
@@ -235,8 +256,12 @@ class SequenceU2C(Fitted):
         right: ArrayLike,  # (n,) which of these are right
     ) -> Self:
         "Learn from in-domain sequences"
-        self.tokens.fit(va.rows)
+        _check_sequences(va, "va")
+        _check_sequences(held_out, "held_out")
         marks = check_scores(right, len(held_out), name="right")
+        if not ((marks == 0) | (marks == 1)).all():
+            raise ValueError("right: found other values, expected True or False, or 1 or 0")
+        self.tokens.fit(va.rows)
         u = self.tokens.scorer.score(held_out.rows)
         parts = token_parts(self.tokens, held_out, u)
         self.line = fit_line(parts.log_q.sum(1), marks)
