@@ -6,7 +6,7 @@
 __all__ = ['LETTERS', 'PHONEMES', 'PAD', 'END', 'START', 'LANGUAGES', 'LONGEST', 'package_file', 'lexique', 'families', 'french',
            'spellings', 'of_lengths', 'without_accents', 'Words', 'foreign_words', 'words_benchmark', 'as_numbers',
            'as_texts', 'positions', 'Speller', 'shifted', 'trim', 'like_lengths', 'train_speller', 'Spelled',
-           'token_counts', 'spelled', 'teacher_forced', 'most_probable', 'drawn_token', 'Writer', 'write',
+           'token_counts', 'spelled', 'teacher_forced', 'most_probable', 'drawn_token', 'Writer', 'write', 'draw',
            'beam_search', 'save_speller', 'load_speller', 'published_speller', 'right_words', 'trained_on',
            'note_network', 'main']
 
@@ -178,6 +178,8 @@ def as_numbers(
     fill: int,  # and this behind it, up to the longest text
 ) -> Tensor:  # (n, longest + 1)
     "Texts as rows of numbers"
+    strange = {c for text in texts for c in text} - set(alphabet)
+    if strange: raise ValueError(f"texts: found {sorted(strange)}, expected {alphabet}")
     rows = torch.full((len(texts), max(map(len, texts)) + 1), fill)
     for row, text in zip(rows, texts):
         row[:len(text) + 1] = torch.tensor([*map(alphabet.index, text), end])
@@ -325,14 +327,15 @@ def spelled(
     batch: int = 500,
 ) -> Spelled:
     "What the network says of each token, given those before it"
-    x, logits, states, read = as_numbers(words, LETTERS, PAD, PAD), [], [], []
-    for xb, yb in zip(x.split(batch), tokens.split(batch)):
+    x, counts = as_numbers(words, LETTERS, PAD, PAD), token_counts(tokens)
+    width = net.head.in_features
+    states, read = torch.zeros(*tokens.shape, width), torch.zeros(len(tokens), width)
+    for rows in counts.argsort(stable=True).split(batch):  # answers of like length together
+        xb, yb = trim(x[rows], PAD), tokens[rows, :int(counts[rows].max())]
         memory, there = net.encode(xb), (xb != PAD)[..., None]
-        states.append(net(xb, memory, shifted(yb)))
-        logits.append(net.head(states[-1]))
-        read.append((memory * there).sum(1) / there.sum(1))
-    parts = (torch.cat(p) for p in (logits, states, read))
-    return Spelled(tokens, token_counts(tokens), *parts)
+        states[rows, :yb.shape[1]] = net(xb, memory, shifted(yb))
+        read[rows] = (memory * there).sum(1) / there.sum(1)
+    return Spelled(tokens, counts, net.head(states), states, read)
 
 # %% ../nbs/22_bench_words.ipynb #406f3a73
 def teacher_forced(
@@ -424,17 +427,20 @@ class Writer:
 LONGEST = 24  # tokens at most; the longest word here has 16 letters
 
 def _one_by_one(
-    net: Speller,
-    x: Tensor,  # (n, s) letters
+    writer: Writer,
     pick: Callable[[Tensor], Tensor],
-) -> Tensor:  # (n, LONGEST)
-    writer, token = Writer(net, x), torch.full((len(x),), START)
-    done, found = torch.zeros(len(x), dtype=torch.bool), torch.full((len(x), LONGEST), END)
+) -> tuple[Tensor, Tensor]:  # (n, LONGEST) tokens, and (n,) the logs of their probabilities
+    n = len(writer.there)
+    token, total = torch.full((n,), START), torch.zeros(n)
+    done, found = torch.zeros(n, dtype=torch.bool), torch.full((n, LONGEST), END)
     for i in range(LONGEST):
-        token = pick(writer.step(token)).masked_fill(done, END)
-        found[:, i], done = token, done | (token == END)
+        logits = writer.step(token)
+        token = pick(logits).masked_fill(done, END)
+        log_p = logits.log_softmax(1).gather(1, token[:, None])[:, 0]
+        total, found[:, i] = total + log_p.masked_fill(done, 0), token
+        done = done | (token == END)
         if done.all(): break
-    return found
+    return found, total
 
 # %% ../nbs/22_bench_words.ipynb #6716c535
 @torch.no_grad()
@@ -447,9 +453,27 @@ def write(
     "The phonemes that a network writes, one after the other"
     x = as_numbers(words, LETTERS, PAD, PAD)
     order = (x != PAD).sum(1).argsort(stable=True)  # words of one length end together
-    found = [_one_by_one(net, trim(x[rows], PAD), pick) for rows in order.split(batch)]
-    tokens = torch.cat(found)[order.argsort()]
+    writers = (Writer(net, trim(x[rows], PAD)) for rows in order.split(batch))
+    tokens = torch.cat([_one_by_one(w, pick)[0] for w in writers])[order.argsort()]
     return tokens[:, :int(token_counts(tokens).max())]
+
+# %% ../nbs/22_bench_words.ipynb #ac1dbbfe
+@torch.no_grad()
+def draw(
+    net: Speller,
+    words: Sequence[str],
+    k: int = 10,  # answers a word
+    batch: int = 100,
+) -> tuple[Tensor, Tensor]:  # (n, k, t) phonemes, then end marks; (n, k) their log-probabilities
+    "Answers drawn at random, each with its probability"
+    x, found = as_numbers(words, LETTERS, PAD, PAD), []
+    order = (x != PAD).sum(1).argsort(stable=True)
+    for rows in order.split(batch):
+        writer = Writer(net, trim(x[rows], PAD))
+        writer.take(torch.arange(len(rows)).repeat_interleave(k))
+        found.append(_one_by_one(writer, drawn_token))
+    tokens, log_p = (torch.cat(p).unflatten(0, (-1, k))[order.argsort()] for p in zip(*found))
+    return tokens[..., :int(token_counts(tokens.flatten(0, 1)).max())], log_p
 
 # %% ../nbs/22_bench_words.ipynb #866830e8
 def _beam_step(

@@ -27,8 +27,8 @@ from sklearn.preprocessing import StandardScaler  # type: ignore[import-untyped]
 from torch import Tensor
 
 from .bench_words import PHONEMES, END, Speller, Spelled, Words, as_numbers, as_texts
-from .bench_words import beam_search, drawn_token, french, load_speller, spelled
-from .bench_words import teacher_forced
+from .bench_words import beam_search, draw, french, load_speller, spelled
+from .bench_words import teacher_forced, token_counts
 from .bench_words import words_benchmark, write
 from .core import seeded
 from .metrics import aurc, auroc, fpr_at_tpr, risk_coverage
@@ -90,13 +90,10 @@ def sample_scores(
     seed: int = 0,
 ) -> dict[str, np.ndarray]:
     "What several drawn answers say of words"
-    answers, costs = [], []
-    with seeded(seed):
-        for _ in range(samples):
-            s = spelled(net, words, write(net, words, drawn_token))
-            answers.append(as_texts(s.tokens, s.lengths))
-            costs.append(likelihood_scores(as_sequences(s))["msp"].numpy())
-    return {"sample_entropy": answer_entropy(answers), "sample_cost": np.mean(costs, 0)}
+    with seeded(seed): tokens, log_p = draw(net, words, samples)
+    texts = [as_texts(t, token_counts(t)) for t in tokens.unbind(1)]
+    return {"sample_entropy": answer_entropy(texts),
+            "sample_cost": -log_p.double().mean(1).numpy()}
 
 # %% ../nbs/41_compare_words.ipynb #8f7357bb
 class Judge:
@@ -389,9 +386,10 @@ def rank_correlation(
 # %% ../nbs/41_compare_words.ipynb #68dca08c
 def share_records(
     tables: Sequence[pd.DataFrame],
+    draws: int = 200,
 ) -> list[dict[str, str | float]]:
     "Shares that are refused at 5 % of `cal`, and rank correlations with a word's length"
-    W, records = family_draws(tables[0]), []
+    W, records = family_draws(tables[0], draws), []
     te = (tables[0].set == "te").to_numpy()
     for score in (s for s in SCORES if s in tables[0]):
         again = [refused_again(t, score, W) for t in tables]
@@ -400,8 +398,8 @@ def share_records(
             records.append(_record(name, score, "refused", v, np.stack([a[name] for a in again])))
         pairs = [(t[score].to_numpy()[te], t.letters.to_numpy()[te]) for t in tables]
         v = np.concatenate([rank_correlation(*p, np.ones((1, te.sum()))) for p in pairs])
-        draws = np.stack([rank_correlation(*p, W[:, te]) for p in pairs])
-        records.append(_record("te", score, "spearman_letters", v, draws))
+        spread = np.stack([rank_correlation(*p, W[:, te]) for p in pairs])
+        records.append(_record("te", score, "spearman_letters", v, spread))
     return records
 
 # %% ../nbs/41_compare_words.ipynb #473d29f2
@@ -438,17 +436,19 @@ def chance_records(
 # %% ../nbs/41_compare_words.ipynb #9d821246
 def records_of(
     tables: Sequence[pd.DataFrame],  # from `word_table`, one for each network
+    draws: int = 200,  # of families, for the errors
 ) -> pd.DataFrame:
     "All records of several networks"
     wrong = lambda t: 1 - t.right.to_numpy()
     foreign = lambda t: (t.set != "te").to_numpy().astype(int)
-    records = share_records(tables)
+    records = share_records(tables, draws)
     for name in ("te", "rare", "long", *GROUPS):
-        records += set_records([traffic(t, name) for t in tables], name, wrong, MEASURES)
-        records += chance_records(tables, name)
+        parts = [traffic(t, name) for t in tables]
+        records += set_records(parts, name, wrong, MEASURES, draws)
+        records += chance_records(tables, name, draws)
     for name in tables[0].loc[tables[0].group.isin(GROUPS), "set"].unique():
         both = [t[t.set.isin(["te", name])] for t in tables]
-        records += set_records(both, name, foreign, OOD_MEASURES)
+        records += set_records(both, name, foreign, OOD_MEASURES, draws)
     return pd.DataFrame(records).round(5)
 
 # %% ../nbs/41_compare_words.ipynb #0fbe939f
