@@ -68,7 +68,7 @@ class SequenceOutputs:
             raise ValueError(f"features: found shape {tuple(phi.shape)}, {expected}")
         kept = [None if x is None else x[self.mask.to(x.device)] for x in (phi, f, y)]
         self.rows = Outputs(*kept)  # a row for each token that counts
-        if (self.rows.labels == f.shape[2]).any():
+        if (y[self.mask.to(y.device)] == f.shape[2]).any():
             expected = f"expected 0..{f.shape[2] - 1}, the columns of logits"
             raise ValueError(f"tokens: found {f.shape[2]}, {expected}")
 
