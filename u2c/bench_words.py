@@ -574,7 +574,7 @@ def note_network(
 ) -> dict[str, int | float]:  # that row
     "The share of validation words that a network gets wrong, in a table"
     va = words_benchmark()["va"]
-    row = about | {"va_wrong": round(1 - right_words(net, va).mean(), 5)}
+    row = about | {"va_wrong": round(float(1 - right_words(net, va).mean()), 5)}
     old = pd.read_csv(path) if path.exists() else pd.DataFrame()
     keys = ["words", "seed"]
     table = pd.concat([old, pd.DataFrame([row])]).drop_duplicates(keys, keep="last")

@@ -252,7 +252,7 @@ OOD_MEASURES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 # %% ../nbs/41_compare_words.ipynb #ac81a60a
 def family_draws(
     table: pd.DataFrame,  # from `word_table`
-    draws: int = 200,
+    draws: int = 100,
 ) -> np.ndarray:  # (draws, n) how often each word comes
     "Families drawn again, with replacement"
     names, of = np.unique(table.family.astype(str), return_inverse=True)
@@ -316,7 +316,7 @@ def set_records(
     name: str,  # the set
     loss: Callable[[pd.DataFrame], np.ndarray],
     measures: dict[str, Callable[[np.ndarray, np.ndarray], float]],
-    draws: int = 200,
+    draws: int = 100,
 ) -> list[dict[str, str | float]]:
     "The records of all scores on one set"
     W, records = family_draws(tables[0], draws), []
@@ -338,9 +338,9 @@ def _lost_again(
     loss: np.ndarray,
     weights: np.ndarray,  # (draws, n)
 ) -> np.ndarray:  # (draws,)
-    "FPR95 of weighted words, a tenth of the draws, since each is sorted anew"
+    "FPR95 of weighted words, a fifth of the draws, since each is sorted anew"
     rows = np.arange(len(u))
-    few = [np.repeat(rows, w.astype(int)) for w in weights[:len(weights) // 10]]
+    few = [np.repeat(rows, w.astype(int)) for w in weights[:max(2, len(weights) // 5)]]
     found = np.array([_lost(u[i], loss[i]) for i in few])
     return np.resize(found, len(weights))
 
@@ -386,7 +386,7 @@ def rank_correlation(
 # %% ../nbs/41_compare_words.ipynb #68dca08c
 def share_records(
     tables: Sequence[pd.DataFrame],
-    draws: int = 200,
+    draws: int = 100,
 ) -> list[dict[str, str | float]]:
     "Shares that are refused at 5 % of `cal`, and rank correlations with a word's length"
     W, records = family_draws(tables[0], draws), []
@@ -419,7 +419,7 @@ def event_scores(
 def chance_records(
     tables: Sequence[pd.DataFrame],
     name: str,  # a set, or a group
-    draws: int = 200,
+    draws: int = 100,
 ) -> list[dict[str, str | float]]:
     "The records of P(right) on one set"
     parts = [traffic(t, name) for t in tables]
@@ -436,7 +436,7 @@ def chance_records(
 # %% ../nbs/41_compare_words.ipynb #9d821246
 def records_of(
     tables: Sequence[pd.DataFrame],  # from `word_table`, one for each network
-    draws: int = 200,  # of families, for the errors
+    draws: int = 100,  # of families, for the errors
 ) -> pd.DataFrame:
     "All records of several networks"
     wrong = lambda t: 1 - t.right.to_numpy()
@@ -581,13 +581,14 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("_runs/words"), help="networks")
     parser.add_argument("--words", type=int, default=10_000, help="they were trained on")
     parser.add_argument("--seeds", type=int, nargs="+", default=[*range(5)])
+    parser.add_argument("--draws", type=int, default=100, help="of words, for the errors")
     parser.add_argument("--out", type=Path, help="a folder for the records; none by default")
     a = parser.parse_args()
     torch.set_num_threads(1)
     paths = [a.runs / f"speller_{a.words}_{seed}.safetensors" for seed in a.seeds]
     scores, asked = zip(*(compare_network(p) for p in paths))
     if a.out is None: return
-    records_of(scores).to_csv(a.out / "records_words.csv", index=False)
+    records_of(scores, a.draws).to_csv(a.out / "records_words.csv", index=False)
     tables = [t.assign(seed=seed) for t, seed in zip(asked, a.seeds)]
     pd.concat(tables).round(5).to_csv(a.out / "guidance_words.csv", index=False)
 
