@@ -343,7 +343,7 @@ class Dropout(Sampled):
 
 # %% ../nbs/10_backbones.ipynb #samp0009
 sampled_recipes: dict[str, Recipe] = {
-    "resnet_ensemble": replace(recipes["resnet_small"], kind="ensemble", members=5),
+    "resnet_ensemble": replace(recipes["resnet_small"], kind="ensemble", members=3),
     "resnet_mimo": Recipe(
         lambda: nn.Sequential(nn.Flatten(1, 2), resnet_body(1, inputs=3)),
         steps=640, lr=3e-3, shift=2, kind="mimo", members=3, repeat=2),
