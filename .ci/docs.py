@@ -23,6 +23,7 @@ from nbdev.process import NBProcessor
 from nbdev.processors import FilterDefaults
 
 sys.path.insert(0, str(Path(__file__).parent))
+import live  # noqa: E402
 from pages import Page, code_faults, described, exported, notebooks, page_of, source_faults, to_sphinx  # noqa: E402
 
 MYST = "amsmath attrs_inline colon_fence deflist dollarmath smartquotes strikethrough tasklist"  # extensions of it
@@ -210,6 +211,9 @@ def main(
     write_source(nbs, names, quarto, work / "src")
     faults = check_sources(nbs, names)
     faults += run_sphinx(work / "src", work / "html", settings(quarto, nbs))
+    if (nbs / "live").is_dir():
+        for line in live.install(nbs / "live", work / "html/live"):
+            print(line)
     faults += check_site(work / "html")
     if faults:
         sys.exit("\n".join(["the site is not built:", *faults]))

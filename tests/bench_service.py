@@ -1,9 +1,10 @@
-"""Time a calibrated answer beside the bare network's, the import beside torch's, and the watch; write _runs/bench_service.md.
+"""Time a calibrated answer beside the bare network's and an exported file beside both, the import beside torch's, and the watch; write _runs/bench_service.md.
 
 Each is a ratio within one run: bare and calibrated calls take turns, and the median of the pairs' ratios is told."""
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -61,6 +62,32 @@ def latency() -> list[str]:
     return [f"A calibrated answer beside ResNet50's alone ({ROWS:,} rows of va, 2,048 features, 1,000 classes, {torch.get_num_threads()} threads):", "", *lines]
 
 
+def exported() -> list[str]:
+    "Answers by onnxruntime beside those of the classifier itself, images in, both on the same threads."
+    import onnxruntime
+
+    torch.manual_seed(0)
+    net = resnet50().eval()
+    va, options = validation(net), onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    lines = ["| score | file | " + " | ".join(f"batch {b}" for b in BATCHES) + " |", "| --- | ---: |" + " ---: |" * len(BATCHES)]
+    kept = ("maxlogit", "mahalanobis", f"knn, {SUBSAMPLE:,} rows")
+    for name, scorer in ((name, scorer) for name, scorer in scores(net).items() if name in kept):
+        clf, cells = U2CClassifier(net, scorer).fit(va), []
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "resnet50.onnx"
+            clf.export(path, [torch.rand(8, 3, 224, 224)])
+            size, session = path.stat().st_size, onnxruntime.InferenceSession(path, options)
+        for batch, times in BATCHES.items():
+            x = torch.rand(batch, 3, 224, 224)
+            given = {"images": x.numpy()}
+            clf.predict_proba(x), session.run(None, given)  # once, to warm up
+            pairs = [(seconds(lambda: clf.predict_proba(x)), seconds(lambda: session.run(None, given))) for _ in range(times)]
+            cells.append(f"{statistics.median(theirs / ours for ours, theirs in pairs):.2f} times")
+        lines.append(f"| {name} | {size / 1e6:.0f} MB | {' | '.join(cells)} |")
+    return [f"An answer by onnxruntime beside the classifier's own, ResNet50 with it, {torch.get_num_threads()} threads:", "", *lines]
+
+
 def imports() -> str:
     def took(line: str) -> float:
         return statistics.median(seconds(lambda: subprocess.run([sys.executable, "-c", line], check=True)) for _ in range(5))
@@ -81,7 +108,7 @@ def watching() -> str:
 
 
 if __name__ == "__main__":
-    text = [*latency(), "", imports(), "", watching()]
+    text = [*latency(), "", *exported(), "", imports(), "", watching()]
     out = Path(__file__).parent.parent / "_runs/bench_service.md"
     out.parent.mkdir(exist_ok=True)
     out.write_text("\n".join(text) + "\n")

@@ -98,9 +98,9 @@ def test_metadata_reads_well_on_a_package_index(metadata):
 
 # ---- requirements ----
 
-EXTRAS = ("vision", "sklearn", "pretrained", "reproduce", "beside", "dev")
+EXTRAS = ("vision", "sklearn", "pretrained", "reproduce", "beside", "export", "dev")
 # What calibrating needs: these are imported by `pip install u2c` alone, without any extra.
-LIGHT = ["core", "metrics", "temperature", "scorers", "distances", "held_out", "reject", "unified", "rank", "regions", "lemmas", "demo", "artifact", "classifier", "watch"]
+LIGHT = ["core", "metrics", "temperature", "scorers", "distances", "more_scores", "held_out", "reject", "unified", "rank", "regions", "lemmas", "checks", "demo", "artifact", "classifier", "watch", "export"]
 
 # Declared, and used without an import statement.
 COMMANDS_AND_KERNELS = {
@@ -170,7 +170,7 @@ def sources_of_tools():
 
 
 def test_library_imports_what_it_requires(metadata):
-    required, found = declared(metadata, "beside"), imported(sources_of_library())
+    required, found = declared(metadata, "beside") | declared(metadata, "export"), imported(sources_of_library())
     assert not {top: held for top, held in found.items() if not held & required}, "imported, not declared"
     assert required - set().union(*found.values()) == COMMANDS_AND_KERNELS.keys(), "declared, not imported"
 
@@ -178,7 +178,7 @@ def test_library_imports_what_it_requires(metadata):
 def test_notebooks_and_tests_import_what_dev_adds(metadata):
     dev, found = declared(metadata, "dev"), imported(sources_of_tools())
     assert not {top: held for top, held in found.items() if not held & dev}, "imported, not declared"
-    assert dev - declared(metadata, "beside") - set().union(*found.values()) == TOOLS.keys(), "declared, not imported"
+    assert dev - declared(metadata, "beside") - declared(metadata, "export") - set().union(*found.values()) == TOOLS.keys(), "declared, not imported"
 
 
 def test_pretrained_adds_the_weights_that_come_by_pip(metadata):
@@ -189,6 +189,7 @@ def test_pretrained_adds_the_weights_that_come_by_pip(metadata):
 def test_each_extra_adds_to_a_smaller_one(metadata):
     sizes = {e: declared(metadata, e) for e in ("", *EXTRAS)}
     assert sizes[""] < sizes["vision"] < sizes["reproduce"] < sizes["beside"] < sizes["dev"]
+    assert sizes["vision"] < sizes["export"] < sizes["dev"]
     assert sizes["vision"] < sizes["pretrained"] and sizes[""] < sizes["sklearn"] < sizes["reproduce"]
 
 
@@ -403,13 +404,13 @@ def test_ci_without_python_removes_nothing(tmp_path):
 def test_what_shares_a_build_stays_on_one_core(tmp_path):
     "Two modules, one of them shared: its tests run in one process, whatever the marks of pytest-xdist are worth."
     shutil.copy(root / "tests/conftest.py", tmp_path)
-    body = "import os, pathlib, pytest, time\n@pytest.mark.parametrize('i', range(6))\ndef test(i):\n    time.sleep(.2)\n"
-    for name in ("test_site", "test_other"):
+    for name, tests in {"test_site": 4, "test_other": 20}.items():
+        body = f"import os, pathlib, pytest, time\n@pytest.mark.parametrize('i', range({tests}))\ndef test(i):\n    time.sleep(.2)\n"
         line = f"    with open(pathlib.Path(__file__).parent / '{name}.txt', 'a') as f: f.write(str(os.getpid()) + ' ')\n"
         (tmp_path / f"{name}.py").write_text(body + line)
     options = ["-q", "-p", "no:cacheprovider", "--numprocesses", "2", "--dist", "loadscope", "--no-loadscope-reorder"]
     done = subprocess.run([sys.executable, "-m", "pytest", *options, tmp_path], capture_output=True, text=True, cwd=tmp_path)
-    assert "12 passed" in done.stdout, done.stdout + done.stderr
+    assert "24 passed" in done.stdout, done.stdout + done.stderr
     processes = {name: set((tmp_path / f"{name}.txt").read_text().split()) for name in ("test_site", "test_other")}
     assert len(processes["test_site"]) == 1 and len(processes["test_other"]) == 2
 

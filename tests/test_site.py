@@ -1,4 +1,5 @@
 "The site: built once by each builder at hand, every page opened in a browser with no way out; and the builder's own checks."
+import contextlib
 import functools
 import http.server
 import importlib
@@ -44,6 +45,12 @@ def make_docs(project: Path, path: str) -> subprocess.CompletedProcess:
     shutil.copytree(root, project, symlinks=True, ignore=shutil.ignore_patterns(".*cache", ".hypothesis", ".venv", "_*s", "_proc", "_site", "build", "*.egg-info"))
     (project / ".venv/bin").mkdir(parents=True)
     (project / ".venv/bin/nbdev_docs").symlink_to(Path(sys.executable).parent / "nbdev_docs")
+    python = project / ".venv/bin/python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    (root / "_runs/live").mkdir(parents=True, exist_ok=True)
+    (project / "_runs").mkdir()
+    (project / "_runs/live").symlink_to(root / "_runs/live")  # networks are trained once
     return subprocess.run(["make", "-o", "setup", "docs", "VENV=.venv"], cwd=project, env=os.environ | {"PATH": path}, capture_output=True, text=True)
 
 
@@ -207,6 +214,12 @@ SCROLLED = """() => { document.querySelectorAll('details').forEach(d => d.open =
   return code.filter(p => scrolls(p) || scrolls(p.parentElement)).map(p => p.textContent.trim().split('\\n')[0]) }"""
 
 
+def playwright_timeout() -> type[Exception]:
+    from playwright.sync_api import TimeoutError
+
+    return TimeoutError
+
+
 def has_math(notebook: str) -> bool:
     cells = json.loads((root / "nbs" / notebook).read_text())["cells"]
     text = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
@@ -228,6 +241,8 @@ def test_page_in_browser(tab, url, builder, notebook):
     raw = re.search(r".{0,40}(\$|\\\(|\\\[|\\frac|\\tau).{0,40}", tab.evaluate(VISIBLE))
     assert not raw, f"a formula that is not rendered: {raw[0]}"
     tab.wait_for_load_state("networkidle")
+    with contextlib.suppress(playwright_timeout()):  # what a script brings comes late
+        tab.wait_for_function(f"() => ({UNSEEN})().length == 0", timeout=10_000)
     assert tab.evaluate(UNSEEN) == []
     assert tab.locator(CURRENT[builder]).count() > 0, "the page is not in the sidebar"
     tab.set_viewport_size({"width": 390, "height": 844})

@@ -27,6 +27,7 @@ from .core import ArrayLike, Fitted, Outputs, _as_bytes, _check_fitted
 from .metrics import ece, err, nll
 from .rank import RankU2C
 from .reject import Calibrator, RejectOrClassify
+from .relabel import RelabelU2C
 from .scorers import _scorers, list_scorers
 from .unified import U2C
 
@@ -135,7 +136,7 @@ def read_file(
 
 # %% ../nbs/12_artifact.ipynb #0cc9fbb8
 calibrators: dict[str, type[Calibrator]] = {  # those that a file may name
-    c.__name__: c for c in (RejectOrClassify, U2C, RankU2C)
+    c.__name__: c for c in (RejectOrClassify, U2C, RankU2C, RelabelU2C)
 }
 
 # %% ../nbs/12_artifact.ipynb #ac75b059
@@ -176,7 +177,7 @@ def _check_room(
         if place and options["class"] in calibrators:
             raise ValueError(f"a {options['class']} inside of a calibrator")
     top, first = modules[""], tensors.get("tau_u.0.weight")
-    if top["class"] != U2C.__name__ or top["link"] != "mlp": return
+    if not issubclass(class_named(top["class"]), U2C) or top["link"] != "mlp": return
     units = 0 if first is None else len(first)
     if top["hidden"] != units: raise ValueError(f"hidden={top['hidden']} with {units} units")
 
@@ -235,11 +236,23 @@ def _check_comes_back(
             expected = "options under their names, as numbers or texts, and buffers"
             raise ArtifactError(f"{name}: found {found}, expected {expected}")
 
+# %% ../nbs/12_artifact.ipynb #e3356541
+def _check_holdable(
+    model: nn.Module,
+) -> None:
+    "Raise if a part of a module is code, which no file can hold"
+    for part in model.modules():
+        if not (code := getattr(part, "_no_file", "")): continue
+        found = f"{code}, which no file can hold"
+        expected = "expected a score that is registered under a name"
+        raise ArtifactError(f"{type(part).__name__}: found {found}, {expected}")
+
 # %% ../nbs/12_artifact.ipynb #b276dd11
 def pack(
     model: Calibrator,  # fitted
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:  # a header for JSON; tensors
     "A calibrator as a header and tensors, from which `unpack` builds it again"
+    _check_holdable(model)
     _check_fitted(model, next(model.buffers(), torch.empty(0)).device)
     state = model.state_dict()
     texts = {k: v for k, v in state.items() if k.split(".")[-1] == "_extra_state"}

@@ -535,7 +535,8 @@ def check_runs(
 ) -> None:
     "Refuse networks whose outputs are not there, or are of other data, code or versions"
     for config in configs:
-        usual = replace(config, alpha=0.95, resamples=1000)  # as `run_outputs` keeps them
+        # as `run_outputs` keeps them
+        usual = replace(config, alpha=0.95, resamples=1000, scorers=SCORERS)
         about, folder = describe(usual, "backbones", "features"), job_folder(runs, config)
         if load_tensors(folder / "outputs.safetensors", about) is not None: continue
         expected = "expected those of u2c_reproduce by this code, on this kind of processor"

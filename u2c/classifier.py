@@ -15,7 +15,7 @@ from functools import cache, partial
 from itertools import chain, repeat
 from pathlib import Path
 from threading import RLock, get_ident
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -24,11 +24,14 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from .artifact import ArtifactError, checksum, model_card, pack, read_file, realised
 from .artifact import unpack, write_file
-from .core import Outputs, as_tensor, has_float64, own_copy, widen
+from .core import ArrayLike, Outputs, as_tensor, has_float64, own_copy, widen
+from .distances import kept_rows
 from .rank import RankU2C, p_value
 from .reject import Calibrator, RejectOrClassify, _scores_of, _tau_for
 from .scorers import Scorer, check_head
 from .unified import U2C
+
+if TYPE_CHECKING: from u2c.export import Agreement
 
 # %% ../nbs/13_classifier.ipynb #d875a7b0
 _Modes: TypeAlias = list[tuple[nn.Module, bool]]  # parts of a network: is each in training?
@@ -440,6 +443,7 @@ class Featurizer:
         self.ndim = 4  # dimensions of a batch: images, channels, rows, columns
         self._found = False  # the layer, not only its name
         self._by_name = layer is not None  # then the model may return something else
+        self.example: Tensor | None = None  # the first few images, for `export`; in no file
 
     def head(self) -> nn.Linear:
         "The last layer"
@@ -478,6 +482,12 @@ class Featurizer:
         check_rows(logits, "logits", start)
         return features, logits
 
+    def batches(self, data: Any, batch: int, labels: bool) -> Iterator[tuple[Tensor, Any]]:
+        "Images in batches, with labels where there are any and `labels` is True"
+        build = cache(partial(make_transform, self.preprocess or {}))  # for pictures alone
+        transform = None if self.preprocess is None else lambda picture: build()(picture)
+        return batches_of(data, self.ndim, transform, batch, labels)
+
     def outputs(
         self,
         data: Any,  # images, or batches of images, or of images and labels
@@ -486,14 +496,13 @@ class Featurizer:
         labels: bool = True,  # look at labels; if not, they may be anything
     ) -> Outputs:
         "What the network says about images"
-        build = cache(partial(make_transform, self.preprocess or {}))  # for pictures alone
-        transform = None if self.preprocess is None else lambda picture: build()(picture)
         parts, seen, start = [], [], 0
-        batches = batches_of(data, self.ndim, transform, batch, labels)
+        batches = self.batches(data, batch, labels)
         total = _length(data, max(1, batch), self.ndim)
         for x, y in tqdm(batches, "batches", total, leave=False, delay=2):
             if not len(x): continue
             features, logits = self.forward(x, start)
+            if self.example is None: self.example = x[:8].to("cpu", copy=True)
             parts.append((features, logits))
             c = logits.shape[1]
             start += len(x)
@@ -549,7 +558,7 @@ def make_calibrator(
 # %% ../nbs/13_classifier.ipynb #f1f94946
 def give_head(
     scorer: Scorer,  # changed in place
-    head: nn.Linear,  # the network's last layer
+    head: tuple[ArrayLike, ArrayLike] | nn.Linear,  # the network's last layer
 ) -> None:
     "Hand the last layer to those scorers that work on one"
     for part in scorer.modules():
@@ -648,6 +657,7 @@ class U2CClassifier:
         self.unknown, self.source = str(unknown), source
         if source is None: self.source = getattr(self.net.model, "about", {}).get("name")
         self.reference: Tensor | None = None  # scores of the validation rows, ascending
+        self.sample: Outputs | None = None  # some of the validation rows; in no file
         self.measured: dict[str, dict[str, float]] = {}
         self._check_words(self.classes)
 
@@ -666,6 +676,7 @@ class U2CClassifier:
         measured = {"validation": realised(fitted, va, u)}
         self.net, self.calibrator, self.classes = net, fitted, classes
         self.reference, self.measured = u.double().sort().values, measured
+        self.sample = va[kept_rows(len(va), 64).to(va.device)]
         self.weights = backbone_hash(net.model)
         return self
 
@@ -718,9 +729,7 @@ class U2CClassifier:
         "Write all but the network into one file; with `card`, a model card beside it"
         header, tensors = pack(self._ready())
         assert self.reference is not None
-        if (found := backbone_hash(self.net.model)) != self.weights:
-            expected = f"{self.weights}, those that it was fitted with: fit it again"
-            raise ValueError(f"model: found weights {found}, expected {expected}")
+        self._check_weights()
         words: dict[str, Any] = {"classes": self.classes, "unknown": self.unknown}
         words |= {"named": self.given is not None}
         words |= {"measured": self.measured}
@@ -730,6 +739,21 @@ class U2CClassifier:
         tensors["reference"] = self.reference
         write_file(path, "classifier", header | words, tensors)
         if card: Path(f"{path}.md").write_text(self.card(), encoding="utf-8")
+
+    def export(
+        self,
+        path: str | Path,  # ends in .onnx, or in .pt2 for torch.export
+        data: Any = None,  # images, or `Outputs`, to compare on; None: some of those seen
+        backbone: bool = True,  # from images on; or from features and logits
+    ) -> "Agreement":  # how it compares
+        "Write a file that runs without this library, if it answers as this classifier does"
+        from u2c.export import export_classifier  # it builds on this module
+        return export_classifier(path, self, data, backbone)
+
+    def _check_weights(self) -> None:
+        if (found := backbone_hash(self.net.model)) == self.weights: return
+        expected = f"{self.weights}, those that it was fitted with: fit it again"
+        raise ValueError(f"model: found weights {found}, expected {expected}")
 
     def _ready(self) -> Calibrator:
         if self.reference is not None: return self.calibrator

@@ -92,16 +92,19 @@ class Mahalanobis(Scorer):
         relative: bool = True,  # subtract the distance to the Gaussian of everything
         squared: bool = False,  # squared distances
         ridge: float = 1e-6,  # added to the diagonal of both covariances
+        diagonal: bool = False,  # variances alone, no covariances
     ):
         super().__init__("mean", "centers", "chol", "chol_0")
         if ridge < 0: raise ValueError(f"ridge: found {ridge}, expected 0 or more")
-        self.relative, self.squared, self.ridge = relative, squared, ridge
+        self.relative, self.squared = relative, squared
+        self.ridge, self.diagonal = ridge, diagonal
 
     def _fit(self, va: Outputs) -> None:
         phi, y = need_features(va, "mahalanobis"), in_domain_labels(va)
         n, d = phi.shape
         mean, centers, within, total = class_gaussians(phi, y, va.n_classes)
-        _warn_of_gaps(n, d, va.n_classes, len(centers))
+        _warn_of_gaps(n, 0 if self.diagonal else d, va.n_classes, len(centers))
+        if self.diagonal: within, total = (m.diagonal().diag() for m in (within, total))
         scale = total.trace().item()
         chol, chol_0 = (ridge_cholesky(m, self.ridge, scale) for m in (within, total))
         self.mean, self.chol, self.chol_0 = mean, chol, chol_0
@@ -193,7 +196,7 @@ class KNN(Scorer):
         self.k, self.distance, self.subsample = int(k), distance, subsample
 
     def _fit(self, va: Outputs) -> None:
-        phi = need_features(va, "knn")
+        phi = need_features(va, type(self).__name__.lower())
         if self.k > (n := len(phi)):
             raise ValueError(f"k: found {self.k} neighbours among {n} rows, expected k <= {n}")
         self.bank = unit_rows(phi[kept_rows(n, self.subsample).to(phi.device)])

@@ -139,6 +139,7 @@ def mahalanobis_held_out(
     tau: float = 1.0,  # not used
 ) -> Tensor:  # (n,)
     "The score of each row by Gaussians of all others"
+    if scorer.diagonal: return cross_fitted(scorer, va, tau)  # what follows needs covariances
     phi, y = need_features(va, "mahalanobis"), in_domain_labels(va)
     n, d = phi.shape
     if n < 1.5 * d:

@@ -41,7 +41,8 @@ from .backbones import recipes
 from .bench_imagenet import IMAGENET
 from .bench_small import benchmarks, load_benchmark
 from .core import Outputs, in_domain_labels
-from .experiment import Config, check_count, code_hash, describe, finished, fit_methods
+from .experiment import SCORERS, Config, check_count, code_hash, describe, finished
+from .experiment import fit_methods
 from .experiment import imagenet_outputs, pooled, read_records, run_outputs, write_records
 from .features import load_tensors
 from .figures import figure_1, figure_calibration
@@ -573,6 +574,8 @@ def command_line() -> argparse.ArgumentParser:
     add("--jobs", type=int, default=cores, help="notebooks at a time, one thread each")
     add("--limit", type=int, help="rows of each data set, to try things out")
     add("--epochs", type=int, help="other than the backbones' recipes")
+    usual = f"names, separated by commas (default: {','.join(SCORERS)})"
+    add("--scorers", type=names, default=SCORERS, help=usual)
     add = parser.add_argument_group("for --benchmark imagenet").add_argument
     add("--data", help="the folder with the images")
     add("--lists", help="the folder with the lists (default: DATA/benchmark_imglist/imagenet)")

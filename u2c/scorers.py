@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['Scorer', 'need_features', 'register_scorer', 'list_scorers', 'make_scorer', 'MaxLogit', 'binarize', 'check_head',
-           'ASH']
+           'HeadScorer', 'ASH']
 
 # %% ../nbs/03_scorers.ipynb #2d4c65f7
+from collections.abc import Callable
 from typing import Any, Self
 
 import torch
@@ -107,15 +108,19 @@ def register_scorer(
 # %% ../nbs/03_scorers.ipynb #461c9bfa
 def list_scorers() -> list[str]:
     "The names that `make_scorer` takes"
-    import u2c.distances, u2c.rank, u2c.sampling  # they register scorers, and build on this module
+    # they register scorers, and build on this module
+    import u2c.distances, u2c.more_scores, u2c.rank, u2c.sampling
     return sorted(_scorers)
 
 # %% ../nbs/03_scorers.ipynb #661d6e76
 def make_scorer(
-    name: str,  # one of `list_scorers()`
+    name: str | Callable[..., Any],  # of `list_scorers()`; or (Outputs) -> (n,), or a detector
     **options: Any,  # what its class takes
 ) -> Scorer:  # not fitted yet
-    "A scorer by its name"
+    "A scorer by its name, or from a function or a detector"
+    if not isinstance(name, str):
+        from u2c.more_scores import wrapped  # it builds on this module
+        return wrapped(name, **options)
     if name not in (names := list_scorers()):
         raise ValueError(f"name: found {name!r}, expected one of {', '.join(names)}")
     return _scorers[name](**options)
@@ -162,16 +167,40 @@ def check_head(
 def _features_for(
     weight: Tensor | None,  # (c, d), the head's
     va: Outputs,
+    scorer: str = "ash",  # who asks, for the error
 ) -> Tensor:  # (n, d)
     "The features of `va`, which the head must take to logits like those of `va`"
     if weight is None:
-        expected = "(weight, bias) of the last layer: make_scorer('ash', head=...)"
+        expected = f"(weight, bias) of the last layer: make_scorer({scorer!r}, head=...)"
         raise ValueError(f"head: found None, expected {expected}")
-    phi, c = need_features(va, "ash", weight.shape[1]), len(weight)
+    phi, c = need_features(va, scorer, weight.shape[1]), len(weight)
     if c != va.n_classes:
         expected = f"{va.n_classes}, as the logits have"
         raise ValueError(f"head: found {c} classes, expected {expected}")
     return phi
+
+# %% ../nbs/03_scorers.ipynb #04076fc3
+class HeadScorer(Scorer):
+    "A score that asks the network's last layer"
+    def __init__(
+        self,
+        # the network's last layer: weight (c, d) and bias (c,)
+        head: tuple[ArrayLike, ArrayLike] | nn.Linear | None = None,
+        *state: str,  # names of further buffers that `_fit` sets
+    ):
+        super().__init__("weight", "bias", *state)
+        if head is not None: self.weight, self.bias = check_head(head)
+
+    def _fit(self, va: Outputs) -> None:
+        _features_for(self.weight, va, type(self).__name__.lower())
+        self.weight, self.bias = self.weight.to(va.device), self.bias.to(va.device)
+
+    def _features(self, x: Outputs) -> Tensor:
+        return need_features(x, type(self).__name__.lower(), self.weight.shape[1])
+
+    def _lse(self, p: Tensor, weight: Tensor | None = None) -> Tensor:
+        w = self.weight if weight is None else weight
+        return tempered_lse(nn.functional.linear(p, w.to(p.dtype), self.bias.to(p.dtype)))
 
 # %% ../nbs/03_scorers.ipynb #07448d88
 def _warn_of_signs(
@@ -185,7 +214,7 @@ def _warn_of_signs(
 
 # %% ../nbs/03_scorers.ipynb #be74a47f
 @register_scorer
-class ASH(Scorer):
+class ASH(HeadScorer):
     "ASH-B: minus the log-sum-exp of the head on binarized features"
     _held_out = "itself"
 
@@ -196,23 +225,20 @@ class ASH(Scorer):
         percentile: float = 90,  # share of the features that is pruned
         by: str = "value",  # "value": ASH-B; "magnitude": for features of both signs
     ):
-        super().__init__("weight", "bias")
+        super().__init__(head)
         if by not in ("value", "magnitude"):
             raise ValueError(f"by: found {by!r}, expected 'value' or 'magnitude'")
         if not 0 <= percentile < 100:
             raise ValueError(f"percentile: found {percentile}, expected 0 <= percentile < 100")
         self.percentile, self.by = percentile, by
-        if head is not None: self.weight, self.bias = check_head(head)
 
     def _fit(self, va: Outputs) -> None:
-        phi = _features_for(self.weight, va)
-        self.weight, self.bias = self.weight.to(va.device), self.bias.to(va.device)
-        if self.by == "value": _warn_of_signs(phi)
+        super()._fit(va)
+        if self.by == "value": _warn_of_signs(self._features(va))
 
     def _score(self, x: Outputs) -> Tensor:
-        phi = need_features(x, "ash", self.weight.shape[1])
+        phi = self._features(x)
         keep = max(1, phi.shape[1] - round(phi.shape[1] * self.percentile / 100))
-        w, b = self.weight, self.bias
-        head = lambda p: nn.functional.linear(p, w.to(p.dtype), b.to(p.dtype))
-        pruned = (binarize(widen(p), keep, self.by) for p, in blocks(phi))
-        return -torch.cat([tempered_lse(head(p)) for p in pruned])
+        return -torch.cat([self._lse(self._shaped(widen(p), keep)) for p, in blocks(phi)])
+
+    def _shaped(self, p: Tensor, keep: int) -> Tensor: return binarize(p, keep, self.by)
