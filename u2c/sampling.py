@@ -73,14 +73,14 @@ class MemberScorer(Scorer):
     "A score of how much members differ; subclasses say how, in `_differ`"
     _held_out = "itself"  # see `u2c.held_out`
 
-    def __init__(self) -> None: super().__init__("count")
+    def __init__(self) -> None: super().__init__("numbers")
 
     def _fit(self, va: Outputs) -> None:
         m = need_members(va, type(self).__name__).shape[1]
-        self.count = torch.tensor(m, device=va.device)
+        self.numbers = torch.arange(m, device=va.device)
 
     def _score(self, x: Outputs) -> Tensor:
-        members = need_members(x, type(self).__name__, int(self.count))
+        members = need_members(x, type(self).__name__, len(self.numbers))
         wide = widest(members.device)
         parts = blocks(members.flatten(1), members)
         return torch.cat([self._differ(f.to(wide).log_softmax(2)) for _, f in parts])
