@@ -52,12 +52,13 @@ def compare_scores(
     alpha: float = 0.95,
     resamples: int = 1000,
     sources: Mapping[str, ArrayLike] | None = None,  # data set -> (n,) sources, if shared
+    scorers: Sequence[str] = SCORERS,  # that any network has
 ) -> pd.DataFrame:  # one row for each data set but va, score and method
     "RC, U2C and ranks with each score; and the prediction that always answers"
     first = next(iter(outputs))
     va = outputs[first]
-    scorers = (*SCORERS, *(OF_MEMBERS if va.members is not None else ()))
-    records = evaluate(outputs, groups, head, alpha, resamples, sources, scorers=scorers)
+    names = (*scorers, *(OF_MEMBERS if va.members is not None else ()))
+    records = evaluate(outputs, groups, head, alpha, resamples, sources, scorers=names)
     ends = [f"{m}_{end}" for m in METRICS for end in ("low", "high")]
     kept = ["dataset", "group", "scorer", "method", "auroc", "abstain", *METRICS, *ends]
     records = records.loc[records.method.isin(METHODS), kept]
@@ -81,7 +82,7 @@ def compare_ensembles(
         outputs, head = run_outputs(config, job_folder(runs, config))
         groups = {k: splits[k].group for k in outputs}
         sources = {k: splits[k].source for k in outputs}
-        options = (config.alpha, config.resamples, sources)
+        options = (config.alpha, config.resamples, sources, config.scorers)
         with one_thread(): records = compare_scores(outputs, groups, head, *options)
         names = dict(benchmark=config.benchmark, backbone=config.backbone, seed=config.seed)
         found.append(pd.concat([pd.DataFrame(names, records.index), records], axis=1))
