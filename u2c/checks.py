@@ -83,10 +83,8 @@ def make_outputs(
     logits: Tensor,  # (n, c)
     y: Tensor | None = None,  # (n,) labels
 ) -> Outputs:
-    "Outputs with the logits of an ensemble, if there is room for them"
-    room = "members" in inspect.signature(Outputs.__init__).parameters
-    more: dict[str, Any] = {"members": members_of(phi, logits)} if room else {}
-    return Outputs(phi, logits, y, **more)
+    "Outputs with the logits of an ensemble"
+    return Outputs(phi, logits, y, members=members_of(phi, logits))
 
 # %% ../nbs/09_checks.ipynb #a2ee577b
 def outputs_at(
@@ -454,7 +452,7 @@ def apart(
     return float((u - v).abs().max() / (float(u.std()) or 1.0))
 
 # %% ../nbs/09_checks.ipynb #3eed5b47
-TOLERANCE = 1e-3  # in standard deviations of the score: what _counts as rounding
+TOLERANCE = 1e-3  # in standard deviations of the score: what counts as rounding
 
 # %% ../nbs/09_checks.ipynb #8bed0c0f
 def departure(
@@ -513,8 +511,8 @@ def shifted(
     with seeded(14): v = 0.2 * torch.randn(s.head[0].shape[1])
     by = lambda x: (need_features(x, "shifted") @ v + 3.0)[:, None]
     def change(x: Outputs) -> Outputs:
-        new, members = {"logits": x.logits + by(x)}, vars(x).get("members")
-        if members is not None: new["members"] = members + by(x)[:, None]
+        new = {"logits": x.logits + by(x)}
+        if x.members is not None: new["members"] = x.members + by(x)[:, None]
         return with_parts(x, **new)
     return Setting(change(s.va), change(s.x), (s.head[0] + v, s.head[1] + 3.0)), by(s.x)[:, 0]
 
@@ -783,8 +781,8 @@ class Report:
         return [r.check.name for r in self.results if r.verdict == verdict]
 
     def __str__(self) -> str:
-        _counts = ", ".join(f"{len(self.named(v))} {v}" for v in VERDICTS)
-        return "\n".join([f"{self.name}: {_counts}", *map(str, self.results)])
+        counts = ", ".join(f"{len(self.named(v))} {v}" for v in VERDICTS)
+        return "\n".join([f"{self.name}: {counts}", *map(str, self.results)])
 
     __repr__ = __str__
 

@@ -32,7 +32,7 @@ from scipy.special import stdtrit  # type: ignore[import-untyped]
 from torch import Tensor
 
 from .backbones import Backbone, find_weights, load_pretrained, make_backbone, one_thread
-from .backbones import recipes, train_backbone, weights_hash
+from .backbones import Sampled, recipes, sampled_recipes, train_backbone, weights_hash
 from .bench_imagenet import IMAGENET, load_list
 from .bench_small import Split, benchmarks, data_hash, evenly, load_benchmark
 from .classifier import give_head
@@ -99,7 +99,7 @@ def check_scorers(
 class Config:
     "What one run is about"
     benchmark: str = "small"  # "small", "fashion" or "imagenet"
-    backbone: str = "resnet_small"  # one of `recipes`; imagenet: a name of `load_pretrained`
+    backbone: str = "resnet_small"  # of `recipes`; imagenet: a name of `load_pretrained`
     seed: int = 0  # of the training; the data stay the same
     alpha: float = 0.95  # share of in-domain data below the threshold
     resamples: int = 1000  # of the bootstrap
@@ -116,7 +116,8 @@ class Config:
         object.__setattr__(self, "scorers", check_scorers(self.scorers))  # a list may come in
         check_name("benchmark", self.benchmark, [*benchmarks, "imagenet"])
         imagenet = self.benchmark == "imagenet"
-        if not imagenet: check_name("backbone", self.backbone, list(recipes))
+        known = [*recipes, *sampled_recipes]
+        if not imagenet: check_name("backbone", self.backbone, known)
         elif not self.data:
             raise ValueError("data: found None, expected the folder with ImageNet's images")
         else: check_network(self.backbone, self.weights)
@@ -427,7 +428,7 @@ def trained(
     splits: dict[str, Split],
     about: dict[str, Any],  # what decides the weights
     folder: Path | None = None,  # where to keep them
-) -> Backbone:
+) -> Backbone | Sampled:
     "The backbone of a run, trained or read back"
     train = splits["train"]
     c = int(train.labels.max()) + 1
@@ -451,12 +452,14 @@ def run_outputs(
     about = describe(usual, "backbones", "features")
     net = trained(config, splits, about, folder)
     tests = {k: s for k, s in splits.items() if k != "train"}
-    parts = ("features", "logits", "labels")
     def make() -> dict[str, Tensor]:
         outputs = {k: extract(net, s.images, s.labels) for k, s in tests.items()}
-        return {f"{k}/{part}": getattr(x, part) for k, x in outputs.items() for part in parts}
-    tensors = cached(folder and folder / "outputs.safetensors", about, make)
-    outputs = {k: Outputs(*(tensors[f"{k}/{part}"] for part in parts)) for k in tests}
+        return {f"{k}/{part}": x for k, o in outputs.items() for part, x in o.parts().items()}
+    tensors, parts = cached(folder and folder / "outputs.safetensors", about, make), {}
+    for k in tests:
+        names = [name for name in tensors if name.rpartition("/")[0] == k]
+        parts[k] = {name.rpartition("/")[2]: tensors[name] for name in names}
+    outputs = {k: Outputs(**p) for k, p in parts.items()}
     return outputs, (net.head.weight, net.head.bias)
 
 # %% ../nbs/30_experiment.ipynb #06cf5fe7
