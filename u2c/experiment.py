@@ -86,7 +86,7 @@ def check_scorers(
     names: Sequence[str],
 ) -> tuple[str, ...]:
     "Refuse names that `make_scorer` does not take, and such as come twice"
-    if isinstance(names, str) or not len(names):
+    if isinstance(names, str) or not isinstance(names, Sequence) or not len(names):
         expected = f"expected several names, such as {SCORERS}"
         raise ValueError(f"scorers: found {names!r}, {expected}")
     for name in names: check_name("scorers", name, list_scorers())
@@ -132,6 +132,11 @@ class Config:
             check_count(name, value, least)
         if not 0 < self.alpha < 1:
             raise ValueError(f"alpha: found {self.alpha}, expected 0 < alpha < 1")
+        for name in self.scorers:
+            k = vars(make_scorer(name)).get("k", 0)
+            if self.limit is None or self.limit > k: continue
+            expected = f"more than the {k} neighbours that {name} asks"
+            raise ValueError(f"limit: found {self.limit}, expected {expected}")
 
 # %% ../nbs/30_experiment.ipynb #bb86e56c
 def resample_weights(
@@ -298,7 +303,10 @@ def evaluate(
         raise ValueError(f"sources: found {odd[0]!r}, expected {expected}")
     va = outputs[known[0]]
     tau = fit_temperature(va.logits, in_domain_labels(va))
-    fitted = {s: fit_methods(s, va, head, tau, alpha) for s in check_scorers(scorers)}
+    fitted = {}
+    for s in check_scorers(scorers):
+        try: fitted[s] = fit_methods(s, va, head, tau, alpha)
+        except ValueError as e: raise ValueError(f"scorers: {s} cannot be fitted: {e}") from e
     del va
     rows, u_in = [], {}  # scores of the latest in-domain data set: te, once it has been seen
     for name in outputs:
