@@ -313,7 +313,8 @@ class Thinned(nn.Module):
         "(n, channels) zeros where a channel is left out, such that the mean is 1"
         return (torch.rand(n, channels) >= self.dropout) / (1 - self.dropout)
 
-    def forward(self, x: Tensor) -> Tensor:  # later, the rows of the first network come first
+    def forward(self, x: Tensor) -> Tensor:
+        "Some channels less; after training the rows of the first network come first"
         keep = self.draw(*x.shape[:2]) if self.training else self.masks
         rows = x.unflatten(0, (len(keep), -1))
         return (rows * keep.reshape(len(keep), 1, -1, *[1] * (x.ndim - 2))).flatten(0, 1)
