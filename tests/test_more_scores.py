@@ -204,7 +204,7 @@ def test_other_precisions(name, dtype):
     close(quietly(scorer(name).fit, Outputs(*parts, va.labels)).score(wide), quietly(scorer(name).fit, wide).score(wide), 1e-5)
 
 
-@pytest.mark.parametrize("name", MORE)
+@pytest.mark.parametrize("name", [name for name in MORE if name != "nnguide"])  # it leaves one out, see 04a_held_out
 def test_held_out_scores_are_of_other_rows(name):
     s, fold = scorer(name), stratified_folds(va.labels)
     held = quietly(s.held_out, va, 1.5)

@@ -98,9 +98,9 @@ def test_metadata_reads_well_on_a_package_index(metadata):
 
 # ---- requirements ----
 
-EXTRAS = ("vision", "sklearn", "pretrained", "reproduce", "beside", "export", "cluster", "dev")
+EXTRAS = ("vision", "sklearn", "pretrained", "reproduce", "beside", "export", "cluster", "words", "dev")
 # What calibrating needs: these are imported by `pip install u2c` alone, without any extra.
-LIGHT = ["core", "metrics", "temperature", "scorers", "distances", "more_scores", "held_out", "reject", "unified", "rank", "regions", "lemmas", "checks", "demo", "artifact", "classifier", "watch", "export"]
+LIGHT = ["core", "metrics", "temperature", "scorers", "distances", "more_scores", "held_out", "reject", "unified", "rank", "regions", "lemmas", "sequences", "checks", "demo", "artifact", "classifier", "watch", "export"]
 
 # Declared, and used without an import statement.
 COMMANDS_AND_KERNELS = {
@@ -109,6 +109,7 @@ COMMANDS_AND_KERNELS = {
     "jinja2": "pandas' Styler, which draws the tables, needs it",
     "mapie": "u2c.beside imports it by a name that it is given",
     "pytorch-ood": "as the last one",
+    "pyspellchecker": "u2c.bench_words reads its files",
 }
 TOOLS = {
     "jupyterlab": "make lab",
@@ -174,7 +175,7 @@ def sources_of_tools():
 
 
 def test_library_imports_what_it_requires(metadata):
-    required, found = declared_by(metadata, "beside", "export", "cluster"), imported(sources_of_library())
+    required, found = declared_by(metadata, "beside", "export", "cluster", "words"), imported(sources_of_library())
     assert not {top: held for top, held in found.items() if not held & required}, "imported, not declared"
     assert required - set().union(*found.values()) == COMMANDS_AND_KERNELS.keys(), "declared, not imported"
 
@@ -182,7 +183,7 @@ def test_library_imports_what_it_requires(metadata):
 def test_notebooks_and_tests_import_what_dev_adds(metadata):
     dev, found = declared(metadata, "dev"), imported(sources_of_tools())
     assert not {top: held for top, held in found.items() if not held & dev}, "imported, not declared"
-    assert dev - declared_by(metadata, "beside", "export", "cluster") - set().union(*found.values()) == TOOLS.keys(), "declared, not imported"
+    assert dev - declared_by(metadata, "beside", "export", "cluster", "words") - set().union(*found.values()) == TOOLS.keys(), "declared, not imported"
 
 
 def test_pretrained_adds_the_weights_that_come_by_pip(metadata):
@@ -193,7 +194,7 @@ def test_pretrained_adds_the_weights_that_come_by_pip(metadata):
 def test_each_extra_adds_to_a_smaller_one(metadata):
     sizes = {e: declared(metadata, e) for e in ("", *EXTRAS)}
     assert sizes[""] < sizes["vision"] < sizes["reproduce"] < sizes["beside"] < sizes["dev"]
-    assert sizes["vision"] < sizes["export"] < sizes["dev"] and sizes["reproduce"] < sizes["cluster"] < sizes["dev"]
+    assert sizes["vision"] < sizes["export"] < sizes["dev"] and sizes["reproduce"] < min(sizes["cluster"], sizes["words"]) and max(sizes["cluster"], sizes["words"]) < sizes["dev"]
     assert sizes["vision"] < sizes["pretrained"] and sizes[""] < sizes["sklearn"] < sizes["reproduce"]
 
 

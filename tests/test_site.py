@@ -253,6 +253,19 @@ def test_page_in_browser(tab, url, builder, notebook):
     assert not scrolled, f"{notebook}: code scrolls sideways, in the block that begins with {scrolled[0]!r}"
 
 
+def test_a_click_on_a_title_sorts(tab, url):
+    assert tab.goto(f"{url}/{pages.page_of('explanations/scores.ipynb')}.html").ok
+    for column in (1, 12):
+        title = tab.locator(f"#scores-small th >> nth={column}")
+        for direction, down in (("ascending", False), ("descending", True)):
+            title.click()
+            texts = tab.locator(f"#scores-small tbody td:nth-child({column + 1})").all_inner_texts()
+            numbers = [float(text.split()[0]) for text in texts]
+            assert len(set(numbers)) > 10 and numbers == sorted(numbers, reverse=down)
+            assert title.get_attribute("aria-sort") == direction
+    assert tab.faults == []
+
+
 def test_search_finds(tab, url, builder):
     tab.goto(f"{url}/index.html")
     if builder == "sphinx":

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .reject import Calibrator as Calibrator, RejectOrClassify as RejectOrClassify
     from .scorers import Scorer as Scorer, list_scorers as list_scorers
     from .scorers import make_scorer as make_scorer, register_scorer as register_scorer
+    from .sequences import SequenceOutputs as SequenceOutputs, SequenceU2C as SequenceU2C
     from .sklearn_estimator import AbstainingClassifier as AbstainingClassifier
     from .unified import U2C as U2C
     from .watch import Watch as Watch
@@ -21,6 +22,7 @@ _HOMES = {
     "Scorer": "scorers", "make_scorer": "scorers", "list_scorers": "scorers", "register_scorer": "scorers",
     "Calibrator": "reject", "RejectOrClassify": "reject", "U2C": "unified", "RankU2C": "rank",
     "U2CClassifier": "classifier", "load": "classifier", "AbstainingClassifier": "sklearn_estimator", "Watch": "watch",
+    "SequenceOutputs": "sequences", "SequenceU2C": "sequences",
 }
 # `from u2c import *` brings those that every install has; AbstainingClassifier needs the extra "sklearn".
 __all__ = ["__version__", *(name for name in _HOMES if name != "AbstainingClassifier")]

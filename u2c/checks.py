@@ -6,9 +6,9 @@
 __all__ = ['kinds', 'Measure', 'CHECKS', 'FACTORS', 'LEVEL', 'LAWS', 'CLAIMS', 'TOLERANCE', 'VERDICTS', 'COLOURS',
            'GaussianClasses', 'members_of', 'make_outputs', 'outputs_at', 'sample', 'Setting', 'joined',
            'plain_setting', 'fresh', 'NotApplicable', 'Subject', 'Check', 'Result', 'other_luck', 'judged', 'check',
-           'rank_correlation', 'rise', 'rays', 'overshoot', 'density', 'auroc_bound', 'order', 'claim', 'subject_of',
-           'apart', 'departure', 'with_parts', 'mapped', 'feature_scale', 'rotation', 'shifted', 'logit_shift',
-           'row_order', 'duplicates', 'ranks_among', 't_test', 'quantiles_hold', 'held_out_quantiles',
+           'rank_correlation', 'rise', 'rays', 'overshoot', 'density', 'auroc_bound', 'order', 'claim', 'claims_of',
+           'subject_of', 'apart', 'departure', 'with_parts', 'mapped', 'feature_scale', 'rotation', 'shifted',
+           'logit_shift', 'row_order', 'duplicates', 'ranks_among', 't_test', 'quantiles_hold', 'held_out_quantiles',
            'in_sample_quantiles', 'agreement', 'subsamples', 'neighbours', 'seeds', 'survived', 'constant', 'magnified',
            'tiny', 'huge', 'half', 'batches', 'Places', 'device', 'unfitted', 'state', 'untouched', 'Report',
            'check_scorer', 'Card', 'report_card']
@@ -83,10 +83,8 @@ def make_outputs(
     logits: Tensor,  # (n, c)
     y: Tensor | None = None,  # (n,) labels
 ) -> Outputs:
-    "Outputs with the logits of an ensemble, if there is room for them"
-    room = "members" in inspect.signature(Outputs.__init__).parameters
-    more: dict[str, Any] = {"members": members_of(phi, logits)} if room else {}
-    return Outputs(phi, logits, y, **more)
+    "Outputs with the logits of an ensemble"
+    return Outputs(phi, logits, y, members=members_of(phi, logits))
 
 # %% ../nbs/09_checks.ipynb #a2ee577b
 def outputs_at(
@@ -206,7 +204,9 @@ class Subject:
     def check_needs(self) -> None:
         "Raise `NotApplicable` if the plain setting has not what the scorer needs"
         try: self.scores(plain_setting())
-        except ValueError as e: raise NotApplicable(f"needs what is not there: {e}") from None
+        except ValueError as e:
+            if str(e).startswith("u of "): raise  # it scored, and the scores are none
+            raise NotApplicable(f"needs what is not there: {e}") from None
 
 # %% ../nbs/09_checks.ipynb #c6ff0bf6
 Measure = Callable[[Subject], float | tuple[float, str]]
@@ -429,6 +429,24 @@ CLAIMS: dict[str, dict[str, str]] = {
     "chosen_variance": claim(),
 }
 
+# %% ../nbs/09_checks.ipynb #options1
+_OTHERS: dict[tuple[str, str, Any], dict[str, str]] = {  # class, option, value -> what differs
+    ("she", "metric", "euclidean"): {"feature_scale": "times the factor"},
+    ("she", "metric", "cosine"): {"feature_scale": "unmoved"},
+    ("mahalanobis", "diagonal", True): {"rotation": _by_axes},
+}
+
+# %% ../nbs/09_checks.ipynb #options2
+def claims_of(
+    scorer: Scorer,
+    name: str,  # it goes by
+) -> dict[str, str]:  # nothing, if `CLAIMS` does not know it
+    "What is claimed of a scorer with its options"
+    found, kind = dict(CLAIMS.get(name, {})), type(scorer).__name__.lower()
+    for (cls, option, value), differs in _OTHERS.items():
+        if cls == kind and vars(scorer).get(option) == value: found |= differs
+    return found
+
 # %% ../nbs/09_checks.ipynb #240c5a23
 def subject_of(
     scorer: Scorer | str,  # an object, or a name that `make_scorer` takes
@@ -443,7 +461,7 @@ def subject_of(
     for key in claims or {}:
         if key not in (known := claim()):
             raise ValueError(f"claims: found {key!r}, expected some of {', '.join(known)}")
-    return Subject(scorer, name, CLAIMS.get(name, {}) if claims is None else claims)
+    return Subject(scorer, name, claims_of(scorer, name) if claims is None else claims)
 
 # %% ../nbs/09_checks.ipynb #b9fa2af3
 def apart(
@@ -454,7 +472,7 @@ def apart(
     return float((u - v).abs().max() / (float(u.std()) or 1.0))
 
 # %% ../nbs/09_checks.ipynb #3eed5b47
-TOLERANCE = 1e-3  # in standard deviations of the score: what _counts as rounding
+TOLERANCE = 1e-3  # in standard deviations of the score: what counts as rounding
 
 # %% ../nbs/09_checks.ipynb #8bed0c0f
 def departure(
@@ -513,8 +531,8 @@ def shifted(
     with seeded(14): v = 0.2 * torch.randn(s.head[0].shape[1])
     by = lambda x: (need_features(x, "shifted") @ v + 3.0)[:, None]
     def change(x: Outputs) -> Outputs:
-        new, members = {"logits": x.logits + by(x)}, vars(x).get("members")
-        if members is not None: new["members"] = members + by(x)[:, None]
+        new = {"logits": x.logits + by(x)}
+        if x.members is not None: new["members"] = x.members + by(x)[:, None]
         return with_parts(x, **new)
     return Setting(change(s.va), change(s.x), (s.head[0] + v, s.head[1] + 3.0)), by(s.x)[:, 0]
 
@@ -604,7 +622,9 @@ def agreement(
 @check("stable", "smallest rank correlation", ">=", 0.9)
 def subsamples(subject: Subject) -> float:
     "fitted on random halves of the rows, it orders new rows alike"
-    s = plain_setting()
+    s, k = plain_setting(), vars(subject.scorer).get("k")
+    if isinstance(k, int) and k > len(s.va) // 2:
+        raise NotApplicable(f"its k = {k} are more rows than half of the {len(s.va)} there are")
     def half(seed: int) -> Outputs:
         with seeded(seed): return s.va[torch.randperm(len(s.va))[:len(s.va) // 2]]
     return agreement([subject.scores(s._replace(va=half(17 + i))) for i in range(3)])
@@ -616,6 +636,8 @@ def neighbours(subject: Subject) -> float:
     k = vars(subject.scorer).get("k")
     if not isinstance(k, int): raise NotApplicable("it has no k")
     s, several = plain_setting(), (max(2, k // 2), k, 2 * k)
+    room = vars(subject.scorer).get("subsample") or len(s.va)
+    if 2 * k > room: raise NotApplicable(f"it has {room} rows, fewer than twice its k = {k}")
     return agreement([subject.scores(s, k=j) for j in several])
 
 # %% ../nbs/09_checks.ipynb #f4277918
@@ -776,15 +798,15 @@ class Report:
         "The result of one check"
         return {r.check.name: r for r in self.results}[check]
 
-    def __bool__(self) -> bool: return not self.named("fail")
+    def __bool__(self) -> bool: return bool(self.named("pass")) and not self.named("fail")
 
     def named(self, verdict: str) -> list[str]:
         "The checks with a verdict"
         return [r.check.name for r in self.results if r.verdict == verdict]
 
     def __str__(self) -> str:
-        _counts = ", ".join(f"{len(self.named(v))} {v}" for v in VERDICTS)
-        return "\n".join([f"{self.name}: {_counts}", *map(str, self.results)])
+        counts = ", ".join(f"{len(self.named(v))} {v}" for v in VERDICTS)
+        return "\n".join([f"{self.name}: {counts}", *map(str, self.results)])
 
     __repr__ = __str__
 
@@ -849,6 +871,7 @@ def check_scorer(
 ) -> Report:
     "Put a score to the checks"
     subject, names = subject_of(scorer, claims), list(CHECKS if checks is None else checks)
+    if not names: raise ValueError("checks: found none, expected one or more, or None for all")
     if odd := [n for n in names if n not in CHECKS]:
         raise ValueError(f"checks: found {odd[0]!r}, expected some of {', '.join(CHECKS)}")
     return Report(subject.name, tuple(judged(CHECKS[n], subject) for n in names))
@@ -901,5 +924,10 @@ def report_card(
     scorers: Iterable[Scorer | str] | None = None,  # None: all that are registered
 ) -> Card:
     "The reports of several scores"
-    names = list_scorers() if scorers is None else scorers
-    return Card(tuple(check_scorer(s) for s in names))
+    subjects = [subject_of(s) for s in (list_scorers() if scorers is None else scorers)]
+    if not subjects: raise ValueError("scorers: found none, expected one or more")
+    plain = [s.name for s in subjects]
+    def title(s: Subject) -> str:  # objects of one class are told apart by their options
+        return s.name if plain.count(s.name) == 1 else repr(s.scorer)
+    checks = CHECKS.values()
+    return Card(tuple(Report(title(s), tuple(judged(c, s) for c in checks)) for s in subjects))

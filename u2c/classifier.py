@@ -683,7 +683,8 @@ class U2CClassifier:
     def outputs(self, data: Any, batch: int = 64, labels: bool = True) -> Outputs:
         "Features, logits, and labels where there are any, unless `labels` is False"
         if not isinstance(data, Outputs): return self.net.outputs(data, batch, labels=labels)
-        return data if labels or data.labels is None else Outputs(data.features, data.logits)
+        known = labels or data.labels is None
+        return data if known else Outputs(data.features, data.logits, members=data.members)
 
     def predict_proba(self, data: Any, batch: int = 64) -> Tensor:
         "(n, c+1) probabilities, the last for abstaining"

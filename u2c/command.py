@@ -210,10 +210,10 @@ def _together(
     import torch
 
     from u2c.core import Outputs
-    phi = [x.features for x in parts if x.features is not None]
-    if len({x.logits.shape[1] for x in parts}) > 1 or len(phi) not in (0, len(parts)):
+    found = [{k: t for k, t in x.parts().items() if k != "labels"} for x in parts]
+    if len({tuple((k, t.shape[1:]) for k, t in x.items()) for x in found}) > 1:
         raise UsageError("found outputs of several shapes, expected those of one network")
-    return Outputs(torch.cat(phi) if phi else None, torch.cat([x.logits for x in parts]))
+    return Outputs(**{k: torch.cat([x[k] for x in found]) for k in found[0]})
 
 # %% ../nbs/16_command.ipynb #4908d420
 def class_list(
@@ -600,7 +600,7 @@ features and logits in a file, without a network:
 
 The images should be such as the network has not been trained on. A .csv has the
 columns logit_0, logit_1, ..., feature_0, ..., label; an .npz or .safetensors has
-logits, features and labels.""",
+logits, features and labels, and members' logits (n, m, c) if there are any.""",
     "predict": """\
   u2c predict my.u2c photos cat.jpg
   find photos -name '*.jpg' | u2c predict my.u2c - --json

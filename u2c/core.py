@@ -4,12 +4,14 @@
 
 # %% auto #0
 __all__ = ['ArrayLike', 'AnyModule', 'as_tensor', 'check_finite', 'check_matrix', 'check_not_probabilities', 'check_labels',
-           'check_features', 'Outputs', 'check_outputs', 'has_float64', 'widest', 'check_fit_data', 'in_domain_labels',
-           'blocks', 'widen', 'check_scores', 'seeded', 'warn', 'options_of', 'Fitted', 'own_copy']
+           'check_features', 'averaged_logits', 'check_members', 'check_average', 'Outputs', 'check_outputs',
+           'has_float64', 'widest', 'check_fit_data', 'in_domain_labels', 'blocks', 'widen', 'check_scores', 'seeded',
+           'warn', 'options_of', 'Fitted', 'own_copy']
 
 # %% ../nbs/00_core.ipynb #a3198756
 import inspect
 import json
+import math
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -127,6 +129,48 @@ def check_features(
         raise ValueError(f"features: found on {x.device}, {expected}")
     return x
 
+# %% ../nbs/00_core.ipynb #membavg1
+def averaged_logits(
+    members: Tensor,  # (n, m, c) logits
+) -> Tensor:  # (n, c), the log of the mean of the members' softmaxes
+    "The logits of the averaged prediction"
+    wide = torch.promote_types(members.dtype, torch.float32)  # half precision is too coarse
+    f = members.to(wide).log_softmax(2)
+    return f.logsumexp(1) - math.log(members.shape[1])
+
+# %% ../nbs/00_core.ipynb #membchk1
+def check_members(
+    x: ArrayLike,  # (n, m, c)
+) -> Tensor:  # (n, m, c), floating point
+    "The logits of m members, finite, one or more of each"
+    x = as_tensor(x, "members")
+    if x.ndim != 3 or x.numel() == 0:
+        expected = "expected (n, m, c) with n, m, c >= 1"
+        raise ValueError(f"members: found shape {tuple(x.shape)}, {expected}")
+    if not x.is_floating_point(): x = x.float()
+    check_finite(x, "members")
+    return x
+
+# %% ../nbs/00_core.ipynb #membagr1
+def check_average(
+    logits: Tensor,  # (n, c), checked
+    members: Tensor,  # (n, m, c), checked
+) -> None:
+    "Raise unless `logits` are those of the averaged prediction of `members`"
+    n, c = logits.shape
+    if (len(members), members.shape[2]) != (n, c):
+        expected = f"expected ({n}, m, {c}), as the logits have it"
+        raise ValueError(f"members: found shape {tuple(members.shape)}, {expected}")
+    if members.device != logits.device:
+        expected = f"expected {logits.device}, where the logits are"
+        raise ValueError(f"members: found on {members.device}, {expected}")
+    if logits.is_meta: return
+    apart = (logits.float().softmax(1) - averaged_logits(members).exp()).abs().amax(1)
+    if (bad := int((apart > 0.05).sum())):
+        found = f"{bad} rows other than the members' averaged prediction"
+        expected = "expected the log of the mean of their softmaxes, or no logits"
+        raise ValueError(f"logits: found {found}, {expected}")
+
 # %% ../nbs/00_core.ipynb #e95a6ac4
 class Outputs:
     "What a classifier says about n inputs; label c means abstain"
@@ -135,7 +179,10 @@ class Outputs:
         features: ArrayLike | None = None,  # (n, d): the input of the last linear layer
         logits: ArrayLike | None = None,  # (n, c): its output
         labels: ArrayLike | None = None,  # (n,): 0..c-1, or c for an input of no known class
+        members: ArrayLike | None = None,  # (n, m, c): members' logits; `logits` average them
     ):
+        self.members: Tensor | None = None if members is None else check_members(members)
+        if logits is None and self.members is not None: logits = averaged_logits(self.members)
         if logits is None: raise ValueError("logits: found None, expected an (n, c) matrix")
         if isinstance(logits, Outputs) or isinstance(features, Outputs):
             raise TypeError("Outputs: found Outputs as a part of it, expected matrices")
@@ -146,6 +193,7 @@ class Outputs:
         if labels is not None:
             n, c = self.logits.shape
             self.labels = check_labels(labels, n, c, f" ({c} = abstain)").to(self.device)
+        if self.members is not None: check_average(self.logits, self.members)
 
     def __len__(self) -> int: return len(self.logits)
 
@@ -155,10 +203,14 @@ class Outputs:
     @property
     def device(self) -> torch.device: return self.logits.device
 
+    def parts(self) -> dict[str, Tensor]:
+        "What is there, by the names that `Outputs` takes"
+        names = ("features", "logits", "labels", "members")
+        return {k: getattr(self, k) for k in names if getattr(self, k) is not None}
+
     def map(self, f: Callable[[Tensor], Tensor]) -> "Outputs":
         "`f` of each part that is there"
-        parts = self.features, self.logits, self.labels
-        return Outputs(*(None if x is None else f(x) for x in parts))
+        return Outputs(**{k: f(x) for k, x in self.parts().items()})
 
     def to(self, device: torch.device | str) -> "Outputs":
         return self.map(lambda x: x.to(device))
@@ -167,7 +219,7 @@ class Outputs:
         return self.map(lambda x: x[rows])
 
     def __repr__(self) -> str:
-        parts = dict(features=self.features, logits=self.logits, labels=self.labels)
+        parts = dict.fromkeys(("features", "logits", "labels")) | self.parts()
         shapes = (f"{k}={None if x is None else tuple(x.shape)}" for k, x in parts.items())
         return f"Outputs({', '.join(shapes)}, device={self.device})"
 

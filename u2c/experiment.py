@@ -31,8 +31,9 @@ import torch
 from scipy.special import stdtrit  # type: ignore[import-untyped]
 from torch import Tensor
 
-from .backbones import Backbone, Pretrained, find_weights, load_pretrained
-from .backbones import make_backbone, one_thread, recipes, train_backbone, weights_hash
+from .backbones import Backbone, Pretrained, Sampled, find_weights, load_pretrained
+from .backbones import make_backbone, one_thread, recipes, sampled_recipes
+from .backbones import train_backbone, weights_hash
 from .bench_imagenet import IMAGENET, load_list
 from .bench_small import Split, benchmarks, data_hash, evenly, load_benchmark
 from .classifier import give_head
@@ -86,7 +87,7 @@ def check_scorers(
     names: Sequence[str],
 ) -> tuple[str, ...]:
     "Refuse names that `make_scorer` does not take, and such as come twice"
-    if isinstance(names, str) or not len(names):
+    if isinstance(names, str) or not isinstance(names, Sequence) or not len(names):
         expected = f"expected several names, such as {SCORERS}"
         raise ValueError(f"scorers: found {names!r}, {expected}")
     for name in names: check_name("scorers", name, list_scorers())
@@ -109,7 +110,7 @@ def check_device(
 class Config:
     "What one run is about"
     benchmark: str = "small"  # "small", "fashion" or "imagenet"
-    backbone: str = "resnet_small"  # one of `recipes`; imagenet: a name of `load_pretrained`
+    backbone: str = "resnet_small"  # of `recipes`; imagenet: a name of `load_pretrained`
     seed: int = 0  # of the training; the data stay the same
     alpha: float = 0.95  # share of in-domain data below the threshold
     resamples: int = 1000  # of the bootstrap
@@ -127,7 +128,8 @@ class Config:
         object.__setattr__(self, "scorers", check_scorers(self.scorers))  # a list may come in
         check_name("benchmark", self.benchmark, [*benchmarks, "imagenet"])
         imagenet = self.benchmark == "imagenet"
-        if not imagenet: check_name("backbone", self.backbone, list(recipes))
+        known = [*recipes, *sampled_recipes]
+        if not imagenet: check_name("backbone", self.backbone, known)
         elif not self.data:
             raise ValueError("data: found None, expected the folder with ImageNet's images")
         else: check_network(self.backbone, self.weights)
@@ -143,6 +145,11 @@ class Config:
         check_device(self.device)
         if not 0 < self.alpha < 1:
             raise ValueError(f"alpha: found {self.alpha}, expected 0 < alpha < 1")
+        for name in self.scorers:
+            k = vars(make_scorer(name)).get("k", 0)
+            if self.limit is None or self.limit > k: continue
+            expected = f"more than the {k} neighbours that {name} asks"
+            raise ValueError(f"limit: found {self.limit}, expected {expected}")
 
 # %% ../nbs/30_experiment.ipynb #chosen01
 def chosen_device(
@@ -328,7 +335,10 @@ def evaluate(
         raise ValueError(f"sources: found {odd[0]!r}, expected {expected}")
     va = outputs[known[0]]
     tau = fit_temperature(va.logits, in_domain_labels(va))
-    fitted = {s: fit_methods(s, va, head, tau, alpha) for s in check_scorers(scorers)}
+    fitted = {}
+    for s in check_scorers(scorers):
+        try: fitted[s] = fit_methods(s, va, head, tau, alpha)
+        except ValueError as e: raise ValueError(f"scorers: {s} cannot be fitted: {e}") from e
     del va
     for methods in fitted.values():
         for model in methods.values(): model.to(device)
@@ -460,7 +470,7 @@ def trained(
     splits: dict[str, Split],
     about: dict[str, Any],  # what decides the weights
     folder: Path | None = None,  # where to keep them
-) -> Backbone:
+) -> Backbone | Sampled:
     "The backbone of a run, trained or read back"
     train = splits["train"]
     c = int(train.labels.max()) + 1
@@ -485,12 +495,14 @@ def run_outputs(
     about = describe(usual, "backbones", "features")
     net = trained(config, splits, about, folder)
     tests = {k: s for k, s in splits.items() if k != "train"}
-    parts = ("features", "logits", "labels")
     def make() -> dict[str, Tensor]:
         outputs = {k: extract(net, s.images, s.labels) for k, s in tests.items()}
-        return {f"{k}/{part}": getattr(x, part) for k, x in outputs.items() for part in parts}
-    tensors = cached(folder and folder / "outputs.safetensors", about, make)
-    outputs = {k: Outputs(*(tensors[f"{k}/{part}"] for part in parts)) for k in tests}
+        return {f"{k}/{part}": x for k, o in outputs.items() for part, x in o.parts().items()}
+    tensors, parts = cached(folder and folder / "outputs.safetensors", about, make), {}
+    for k in tests:
+        names = [name for name in tensors if name.rpartition("/")[0] == k]
+        parts[k] = {name.rpartition("/")[2]: tensors[name] for name in names}
+    outputs = {k: Outputs(**p) for k, p in parts.items()}
     return outputs, (net.head.weight, net.head.bias)
 
 # %% ../nbs/30_experiment.ipynb #06cf5fe7

@@ -7,8 +7,8 @@ __all__ = ['Twin', 'twins', 'INPUTS', 'OUTPUTS', 'Answer', 'ROUNDING', 'TOLERANC
            'constant', 'Ranks', 'MaxLogitTwin', 'ASHTwin', 'MahalanobisTwin', 'KNNTwin', 'CombinedTwin', 'RCTwin',
            'U2CTwin', 'RankTwin', 'Head', 'Whole', 'write_onnx', 'write_pt2', 'run_file', 'read_note', 'score_bounds',
            'answer_ranges', 'Agreement', 'compare', 'random_like', 'nudged', 'Trial', 'head_trials', 'whole_trials',
-           'check_target', 'write_compared', 'describe_file', 'width_of', 'export_calibrator', 'real_images',
-           'real_outputs', 'export_classifier']
+           'check_target', 'write_compared', 'describe_file', 'width_of', 'check_exportable', 'check_reference',
+           'export_calibrator', 'real_images', 'real_outputs', 'export_classifier']
 
 # %% ../nbs/15_export.ipynb #db8f9de3
 import json
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 import u2c
 from .artifact import pack
 from .classifier import Featurizer, U2CClassifier, _like, evaluating, watched
-from .core import Outputs, warn, widen
+from .core import ArrayLike, Fitted, Outputs, check_outputs, check_scores, warn, widen
 from .distances import KNN, Mahalanobis
 from .rank import Combined, RankU2C, p_value, scorers_of
 from .reject import Calibrator, RejectOrClassify
@@ -87,6 +87,7 @@ class Ranks(nn.Module):
 
     def forward(self, u: Tensor) -> Tensor:
         "The p-value of each score"
+        u = torch.where(u.isnan(), math.inf, u)  # what is no number is as strange as can be
         page = (self.pages[:, -1] < u[:, None]).sum(1)
         below = page * self.r + (self.pages[page] < u[:, None]).sum(1)
         return (1 + self.m - below).double() / (self.m + 1)
@@ -199,7 +200,7 @@ class RCTwin(nn.Module):
 
     def forward(self, logits: Tensor, u: Tensor) -> Tensor:
         "(n, c+1) probabilities"
-        reject = (u.double() >= self.theta)[:, None].to(logits.dtype)
+        reject = (~(u.double() < self.theta))[:, None].to(logits.dtype)  # a nan, too
         return torch.cat([(logits / self.tau).softmax(1) * (1 - reject), reject], 1)
 
 # %% ../nbs/15_export.ipynb #902f4385
@@ -539,6 +540,8 @@ def check_target(
     if not path.parent.is_dir():
         expected = "expected one that is there, to write into"
         raise FileNotFoundError(f"path: found no folder {str(path.parent)!r}, {expected}")
+    if path.is_dir():
+        raise IsADirectoryError(f"path: found the folder {str(path)!r}, expected a file's name")
     return path
 
 # %% ../nbs/15_export.ipynb #abcd945e
@@ -574,6 +577,9 @@ def describe_file(
     "The note that goes into a file"
     modules = pack(calibrator)[0]["modules"]
     versions = {"u2c": u2c.__version__, "torch": torch.__version__.split("+")[0]}
+    try: json.dumps(about)
+    except TypeError as e:
+        raise TypeError(f"about: found what is no JSON ({e}), expected texts and numbers") from e
     return {"versions": versions, "calibrator": modules} | about
 
 # %% ../nbs/15_export.ipynb #d414fa14
@@ -587,6 +593,37 @@ def width_of(
             if isinstance(held := part._buffers.get(name), Tensor): return held.shape[side]
     return None
 
+# %% ../nbs/15_export.ipynb #exportok
+def check_exportable(
+    calibrator: Calibrator,
+    rows: Outputs | None,
+) -> None:
+    "Raise unless a calibrator is fitted, and the rows have its shape"
+    if not isinstance(calibrator, Calibrator):
+        expected = "expected a fitted calibrator, such as RankU2C"
+        raise TypeError(f"calibrator: found {type(calibrator).__name__}, {expected}")
+    for part in calibrator.modules():
+        if isinstance(part, Fitted) and part._buffers.get("tau", 0) is None:
+            expected = "expected a call of fit(va) first"
+            raise ValueError(f"calibrator: found {type(part).__name__} unfitted, {expected}")
+    if rows is None: return
+    check_outputs(rows, "rows")
+    d = None if rows.features is None else rows.features.shape[1]
+    for name, found, known in (("features", d, width_of(calibrator.scorer)),
+                               ("logits", rows.n_classes, int(calibrator.n_classes))):
+        if None in (found, known) or found == known: continue
+        expected = f"expected {known}, as it was fitted with"
+        raise ValueError(f"rows: found {found} {name}, {expected}")
+
+# %% ../nbs/15_export.ipynb #refok001
+def check_reference(
+    reference: ArrayLike,
+) -> Tensor:  # on the CPU
+    "Scores for p-values: one or more, finite, ascending"
+    known = check_scores(reference, name="reference").cpu()
+    if (known.diff() >= 0).all(): return known
+    raise ValueError("reference: found scores in disorder, expected them ascending")
+
 # %% ../nbs/15_export.ipynb #8c31aaf3
 def export_calibrator(
     path: str | Path,  # .onnx or .pt2
@@ -596,9 +633,11 @@ def export_calibrator(
     about: dict[str, Any] | None = None,  # for the file's note
 ) -> Agreement:
     "Write a calibrator as a file: features and logits in"
-    path, calibrator = check_target(path), deepcopy(calibrator).cpu()
+    path = check_target(path)
+    check_exportable(calibrator, rows)
+    calibrator = deepcopy(calibrator).cpu()
     if reference is None: reference = getattr(calibrator, "reference", None)
-    if reference is not None: reference = reference.cpu()
+    if reference is not None: reference = check_reference(reference)
     head, d = Head(calibrator, reference), width_of(calibrator.scorer)
     if rows is not None: rows = rows.to("cpu")
     if rows is not None and rows.features is not None: d = rows.features.shape[1]
@@ -620,7 +659,9 @@ def real_images(
     "A few images for a classifier"
     net, shape = clf.net, (clf.net.preprocess or {}).get("input_size")
     if data is not None and not isinstance(data, Outputs):
-        return next(net.batches(data, 8, labels=False))[0][:8], True
+        images = next(net.batches(data, 8, labels=False), [torch.empty(0)])[0]
+        if not len(images): raise ValueError("data: found no images, expected one or more")
+        return images[:8], True
     if net.example is not None: return net.example, True
     if shape is None:
         expected = "expected a few images, to know what they look like"
@@ -635,7 +676,9 @@ def real_outputs(
 ) -> Outputs | None:  # 256 rows at most
     "Some outputs for a classifier"
     if data is None: return clf.sample
-    if not isinstance(data, Outputs): data = next(clf.net.batches(data, 64, labels=False))[0]
+    if not isinstance(data, Outputs):
+        data = next(clf.net.batches(data, 64, labels=False), [torch.empty(0)])[0]
+        if not len(data): raise ValueError("data: found no images, expected one or more")
     x = clf.outputs(data, labels=False)
     return x[torch.linspace(0, len(x) - 1, min(len(x), 256)).long().to(x.device)]
 

@@ -25,18 +25,22 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from .backbones import Backbone, one_thread
-from .core import Outputs
+from .backbones import Backbone, Sampled, one_thread
+from .core import Outputs, averaged_logits
 
 # %% ../nbs/11_features.ipynb #5136d5be
 @torch.no_grad()
 def extract(
-    net: Backbone,  # in evaluation mode
+    net: Backbone | Sampled,  # in evaluation mode
     images: Tensor,  # (n, h, w) in 0..1
     labels: Tensor,  # (n,)
     batch: int = 256,  # images at a time
 ) -> Outputs:
     "What a network says about images"
+    if isinstance(net, Sampled):
+        with one_thread(): parts = [net.sample(x) for x in images.split(batch)]
+        features, members = (torch.cat(part) for part in zip(*parts))
+        return Outputs(features, labels=labels, members=members)
     with one_thread(): features = torch.cat([net.features(x) for x in images.split(batch)])
     return Outputs(features, net.head(features), labels)
 
@@ -221,14 +225,18 @@ def _read_ahead(
 # %% ../nbs/11_features.ipynb #936334e7
 @torch.no_grad()
 def forward_batch(
-    net: nn.Module,  # with `features` and `head`
+    net: nn.Module,  # with `features` and `head`, or with `sample`
     x: Tensor,  # (n, 3, h, w), on the CPU
     device: torch.device,
-) -> tuple[Tensor, Tensor]:  # features and logits, float32, on the CPU
+) -> tuple[Tensor, ...]:  # features, logits, and members if any; float32, on the CPU
     "What a network says about one batch"
     # convolutions are faster with channels last, on a CPU too
     x = x.to(device, memory_format=torch.channels_last, non_blocking=True)
     precision = torch.autocast("cuda") if device.type == "cuda" else nullcontext()
+    if hasattr(net, "sample"):
+        with precision: said = net.sample(x)  # type: ignore[operator]
+        features, members = (t.float().cpu() for t in said)
+        return features, averaged_logits(members), members
     with precision: phi = net.features(x).float()  # type: ignore[operator]
     return phi.cpu(), net.head(phi).float().cpu()  # type: ignore[operator]
 
@@ -313,12 +321,12 @@ def one_shard(
         labels += [images.labels[i] for i, _ in good]
         seen += len(entries)
         bar.update(len(entries))
-    none = torch.empty(0, 0), torch.empty(0, 0)
-    features, logits = (torch.cat(p) for p in zip(*parts)) if parts else none
+    none = (torch.empty(0, 0), torch.empty(0, 0)),
+    said = dict(zip(("features", "logits", "members"), map(torch.cat, zip(*(parts or none)))))
     unread = [i for i, x in bad.items() if x.reading]
     whole = {"labels": labels, "left_out": list(bad), "unread": unread}
     integers = {k: torch.tensor(v, dtype=torch.int64) for k, v in whole.items()}
-    return {"features": features, "logits": logits} | integers, bad
+    return said | integers, bad
 
 # %% ../nbs/11_features.ipynb #65ca8510
 def still_left_out(
@@ -384,14 +392,15 @@ def load_shards(
     paths: list[Path],  # what `extract_files` returned
 ) -> Outputs:
     "The outputs of one data set, from its shards"
-    parts, names = [], ("features", "logits", "labels")
+    parts, names = [], ("features", "logits", "labels", "members")
     for path in paths:
-        with safe_open(path, "pt") as f: parts.append({k: f.get_tensor(k) for k in names})
+        with safe_open(path, "pt") as f:
+            parts.append({k: f.get_tensor(k) for k in names if k in f.keys()})
     full = [p for p in parts if len(p["labels"])]
     if not full:
         found = f"none that can be read in {paths[0].parent.name}"
         raise ValueError(f"images: found {found}, expected at least one")
-    return Outputs(*(torch.cat([p[k] for p in full]) for k in names))
+    return Outputs(**{k: torch.cat([p[k] for p in full]) for k in full[0]})
 
 # %% ../nbs/11_features.ipynb #7f23fc3b
 def mended(

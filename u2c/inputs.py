@@ -37,7 +37,7 @@ class InputError(ValueError):
     "A file, a folder or a line that is not what it should be"
 
 # %% ../nbs/15a_inputs.ipynb #08464a5f
-PARTS = ("features", "logits", "labels")
+PARTS = ("features", "logits", "labels", "members")
 LARGEST = 2**33  # bytes of arrays that are read from one file
 
 # %% ../nbs/15a_inputs.ipynb #9d2562bd
@@ -72,7 +72,7 @@ def _read_array(
 def read_npz(
     path: Path,
 ) -> dict[str, np.ndarray]:
-    "Features, logits and labels of an npz file"
+    "Features, logits, labels and members of an npz file"
     with zipfile.ZipFile(path) as archive:
         there = [part for part in PARTS if f"{part}.npy" in archive.namelist()]
         return {part: _read_array(archive, f"{part}.npy") for part in there}
@@ -81,7 +81,7 @@ def read_npz(
 def read_safetensors(
     path: Path,
 ) -> dict[str, Tensor]:
-    "Features, logits and labels of a file of safetensors"
+    "Features, logits, labels and members of a file of safetensors"
     with safe_open(path, "pt") as f:
         return {part: f.get_tensor(part).clone() for part in PARTS if part in f.keys()}
 
@@ -169,7 +169,7 @@ def read_outputs(
         _check_size(path.stat().st_size)
         found = read[path.suffix.lower()](path)
         parts, names = found if isinstance(found, tuple) else (found, [])
-        if "logits" not in parts:
+        if not {"logits", "members"} & parts.keys():
             expected = "expected them, and features and labels if there are any"
             raise InputError(f"found no logits, {expected}")
         outputs = Outputs(**parts)

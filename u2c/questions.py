@@ -116,7 +116,9 @@ def train_with(
 ) -> Backbone:  # in evaluation mode
     "A small network, trained by another loss"
     check_name("objective", objective, list(objectives))
+    check_name("backbone", backbone, list(recipes))
     net = make_backbone(backbone, int(train.labels.max()) + 1, seed)
+    assert isinstance(net, Backbone)
     net.mean, net.std = train.images.mean(), train.images.std()
     recipe, of = recipes[backbone], objectives[objective]
     def loss(rows: Tensor) -> Tensor:
@@ -594,10 +596,13 @@ def network_of(
     runs: Path | None,  # the folder with the runs of the benchmark
 ) -> Network:
     "The network of a run, trained or read back"
+    check_name("backbone", config.backbone, list(recipes))
     splits = load_benchmark(config.benchmark, config.limit)
     folder = None if runs is None else job_folder(runs, config)
     about = describe(config, "backbones", "features")
-    return config, trained(config, splits, about, folder), splits
+    net = trained(config, splits, about, folder)
+    assert isinstance(net, Backbone)
+    return config, net, splits
 
 # %% ../nbs/36_questions.ipynb #9319be60
 def ask(
@@ -649,7 +654,10 @@ def main() -> None:
     try:
         options = dict(limit=a.limit, epochs=a.epochs)
         configs = configurations("small", a.backbones.split(","), a.seeds, **options)
-        write_records(ask(a.question, configs, a.runs, a.steps), a.out)
+        found: list[pd.DataFrame] = []
+        for config in configs:  # what is found is written, whatever comes next
+            found.append(ask(a.question, [config], a.runs, a.steps))
+            write_records(pd.concat(found, ignore_index=True), a.out)
     except (ValueError, OSError) as e: parser.error(str(e))
 
 # %% ../nbs/36_questions.ipynb #b7bae8e8

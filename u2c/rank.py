@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from .core import Outputs, _as_bytes, own_copy, warn, widen
 from .held_out import exact, held_out_scores
-from .reject import Calibrator, check_scorer
+from .reject import Calibrator, as_scorer
 from .scorers import Scorer, register_scorer
 from .temperature import tempered_lse
 
@@ -131,7 +131,7 @@ class Combined(Scorer):
         if isinstance(parts, str | Scorer | set) or not len(parts):
             expected = "expected several scorers, or their names"
             raise ValueError(f"parts: found {parts!r}, {expected}")
-        self.parts = nn.ModuleList(check_scorer(p) for p in parts)
+        self.parts = nn.ModuleList(as_scorer(p) for p in parts)
 
     def fit(
         self,

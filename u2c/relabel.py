@@ -6,6 +6,8 @@
 __all__ = ['confident_mistakes', 'with_copies', 'RelabelU2C']
 
 # %% ../nbs/05b_relabel.ipynb #9be07afb
+from numbers import Integral, Real
+
 import torch
 from torch import Tensor
 
@@ -37,12 +39,14 @@ def with_copies(
 def _warn_of_blindness(
     abstains: Tensor,  # (n,) True where it abstains
     above: Tensor,  # (n,) True where u > theta
+    standardized: bool,
 ) -> None:
     "Warn when most rows above theta are answered"
     total, caught = int(above.sum()), int((abstains & above).sum())
     if caught >= 0.25 * total: return
     found = f"of the {total} rows of va with u > theta it abstains on {caught}"
-    warn(f"RelabelU2C: {found}; its units may not suit the recipe, see standardize=True")
+    advice = "" if standardized else "; its units may not suit the recipe, see standardize=True"
+    warn(f"RelabelU2C: {found}{advice}")
 
 # %% ../nbs/05b_relabel.ipynb #c2bdf4c3
 class RelabelU2C(U2C):
@@ -67,7 +71,7 @@ class RelabelU2C(U2C):
         super().__init__(scorer, alpha, link, seed, temperature, hidden, steps, lr,
                          weight_decay, standardize, scores)
         _check_relabelling(relabel, confident, cost)
-        self.relabel, self.confident, self.cost = relabel, confident, cost
+        self.relabel, self.confident, self.cost = relabel, confident, int(cost)
 
     def _fit(self, va: Outputs, u: Tensor, tau: float, theta: float) -> None:
         if self.relabel == "none": return super()._fit(va, u, tau, theta)
@@ -77,7 +81,8 @@ class RelabelU2C(U2C):
             u[rows], lse[rows], (above | mistakes)[rows], self.link, self.hidden, self.seed,
             self.steps, self.lr, self.weight_decay, self.standardize)
         z = tau_u(u.double()[:, None])[:, 0]
-        _warn_of_blindness(z > widen(va.logits.amax(1)).double() / tau, above)
+        _warn_of_blindness(
+            z > widen(va.logits.amax(1)).double() / tau, above, self.standardize)
         self.tau_u = tau_u
 
 # %% ../nbs/05b_relabel.ipynb #dc8e0fb2
@@ -89,7 +94,7 @@ def _check_relabelling(
     "Raise unless the options of `RelabelU2C` are possible ones"
     if relabel not in ("none", "errors"):
         raise ValueError(f"relabel: found {relabel!r}, expected 'none' or 'errors'")
-    if not 0 <= confident <= 1:
-        raise ValueError(f"confident: found {confident}, expected 0 to 1")
-    if not isinstance(cost, int) or isinstance(cost, bool) or cost < 1:
+    if not isinstance(confident, Real) or not 0 <= confident <= 1:
+        raise ValueError(f"confident: found {confident!r}, expected 0 to 1")
+    if not isinstance(cost, Integral) or isinstance(cost, bool) or cost < 1:
         raise ValueError(f"cost: found {cost!r}, expected a whole number, 1 or more")

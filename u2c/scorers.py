@@ -99,16 +99,17 @@ _scorers: dict[str, type[Scorer]] = {}
 # %% ../nbs/03_scorers.ipynb #c44b6ce3
 def register_scorer(
     cls: type[Scorer],
+    name: str | None = None,  # the class's own in lower case if None
 ) -> type[Scorer]:
-    "Class decorator: make a scorer known by its name in lower case"
-    _scorers[cls.__name__.lower()] = cls
+    "Class decorator: make a scorer known by its name in lower case, or by another"
+    _scorers[name or cls.__name__.lower()] = cls
     return cls
 
 # %% ../nbs/03_scorers.ipynb #461c9bfa
 def list_scorers() -> list[str]:
     "The names that `make_scorer` takes"
     # they register scorers, and build on this module
-    import u2c.distances, u2c.more_scores, u2c.rank
+    import u2c.distances, u2c.more_scores, u2c.rank, u2c.sampling
     return sorted(_scorers)
 
 # %% ../nbs/03_scorers.ipynb #661d6e76

@@ -37,7 +37,7 @@ from sklearn.utils.validation import assert_all_finite, validate_data
 from .classifier import make_calibrator, methods
 from .core import Outputs, warn
 from .rank import Combined, RankU2C, scorers_of
-from .reject import Calibrator, check_scorer
+from .reject import Calibrator, as_scorer
 from .scorers import ASH, MaxLogit, Scorer
 
 # %% ../nbs/13a_sklearn.ipynb #a05303eb
@@ -324,7 +324,7 @@ class AbstainingClassifier(ClassifierMixin, BaseEstimator):
 
     def _calibrator(self) -> Calibrator:
         if self.method in list(methods):
-            scorer = check_scorer(self.scorer)
+            scorer = as_scorer(self.scorer)
             return make_calibrator(self.method, scorer, self.alpha, scores="held-out")
         expected = f"expected one of {', '.join(methods)}"
         raise ValueError(f"method: found {self.method!r}, {expected}")

@@ -192,7 +192,7 @@ async function build(root, parts, loaded) {
   const seen = small({ role: "img", "aria-label": "What the network sees" });
   const verdict = el("p", { class: "live-verdict" }), sense = el("p", { class: "live-sense" });
   const time = el("span");
-  let alpha = 0.95, said = null;
+  let alpha = 0.95, said = null, sheets = 0;  // sheets: how often the paper was cleared
 
   const show = () => {
     const probs = methods(data, said, alpha), [head, text] = meaning(classes, probs.rank);
@@ -206,8 +206,9 @@ async function build(root, parts, loaded) {
     root.answer = { ...said, alpha, probs };  // for the curious, and for the tests
   };
 
-  const answer = latest(async (pixels) => {
+  const answer = latest(async ([pixels, sheet]) => {
     const began = performance.now(), out = await ask(parts, pixels);
+    if (sheet !== sheets) return;  // cleared meanwhile
     said = { ...out, input: pixels };
     time.textContent = ` The last answer took ${Math.max(1, Math.round(performance.now() - began))} ms.`;
     paint(seen, pixels);
@@ -216,6 +217,8 @@ async function build(root, parts, loaded) {
   });
 
   const empty = () => {
+    said = null;
+    sheets += 1;
     root.classList.add("live-empty");
     verdict.textContent = "Draw a digit";
     sense.textContent = "from 0 to 7, or anything else.";
@@ -225,7 +228,7 @@ async function build(root, parts, loaded) {
 
   const paper = new Paper((pixels) => {
     if (!paper.foreign) examples.mark(null);
-    return pixels ? answer(pixels) : empty();
+    return pixels ? answer([pixels, sheets]) : empty();
   });
   const choose = (example) => { paper.show(decoded(example.pixels)); examples.mark(example); };
   const examples = exampleButtons(data.examples, (e) => paint(small({ "aria-hidden": "true" }), decoded(e.pixels)), choose);
