@@ -83,13 +83,14 @@ def check_matrix(
 def check_not_probabilities(
     logits: Tensor,  # (n, c), checked
     least: int = 10,  # rows from which on one can be sure
+    name: str = "logits",  # for the error
 ) -> None:
     "Raise if what should be logits are probabilities"
     n, c = logits.shape
     if logits.is_meta or n < least or c == 1 or logits.min() < 0 or logits.max() > 1: return
     if ((logits.sum(1, dtype=torch.float32) - 1).abs() < 1e-2).all():
         found = "rows >= 0 that sum to 1, which are probabilities"
-        raise ValueError(f"logits: found {found}, expected logits (the log of them will do)")
+        raise ValueError(f"{name}: found {found}, expected logits (the log of them will do)")
 
 # %% ../nbs/00_core.ipynb #69fabaa9
 def check_labels(
@@ -134,9 +135,10 @@ def averaged_logits(
     members: Tensor,  # (n, m, c) logits
 ) -> Tensor:  # (n, c), the log of the mean of the members' softmaxes
     "The logits of the averaged prediction"
-    wide = torch.promote_types(members.dtype, torch.float32)  # half precision is too coarse
-    f = members.to(wide).log_softmax(2)
-    return f.logsumexp(1) - math.log(members.shape[1])
+    # in float32 the log-probabilities of sure rows are all the same
+    f = members.to(widest(members.device)).log_softmax(2).logsumexp(1)
+    least = torch.promote_types(members.dtype, torch.float32)  # half precision is too coarse
+    return (f - math.log(members.shape[1])).to(least)
 
 # %% ../nbs/00_core.ipynb #membchk1
 def check_members(
@@ -165,7 +167,7 @@ def check_average(
         expected = f"expected {logits.device}, where the logits are"
         raise ValueError(f"members: found on {members.device}, {expected}")
     if logits.is_meta: return
-    apart = (logits.float().softmax(1) - averaged_logits(members).exp()).abs().amax(1)
+    apart = (logits.float().softmax(1) - averaged_logits(members).exp()).abs().sum(1) / 2
     if (bad := int((apart > 0.05).sum())):
         found = f"{bad} rows other than the members' averaged prediction"
         expected = "expected the log of the mean of their softmaxes, or no logits"
