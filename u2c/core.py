@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['ArrayLike', 'AnyModule', 'as_tensor', 'check_finite', 'check_matrix', 'check_not_probabilities', 'check_labels',
-           'check_features', 'averaged_logits', 'check_members', 'check_average', 'Outputs', 'check_outputs',
-           'has_float64', 'widest', 'check_fit_data', 'in_domain_labels', 'blocks', 'widen', 'check_scores', 'seeded',
-           'warn', 'options_of', 'Fitted', 'own_copy']
+           'check_features', 'has_float64', 'widest', 'averaged_logits', 'check_members', 'check_average', 'Outputs',
+           'check_outputs', 'check_fit_data', 'in_domain_labels', 'blocks', 'widen', 'check_scores', 'seeded', 'warn',
+           'options_of', 'Fitted', 'own_copy']
 
 # %% ../nbs/00_core.ipynb #a3198756
 import inspect
@@ -130,6 +130,20 @@ def check_features(
         raise ValueError(f"features: found on {x.device}, {expected}")
     return x
 
+# %% ../nbs/00_core.ipynb #84b94696
+def has_float64(
+    device: torch.device,
+) -> bool:
+    "Can numbers be in double precision there?"
+    return device.type != "mps"
+
+# %% ../nbs/00_core.ipynb #f46cf176
+def widest(
+    device: torch.device,
+) -> torch.dtype:
+    "The most precise type that a device has"
+    return torch.float64 if has_float64(device) else torch.float32
+
 # %% ../nbs/00_core.ipynb #membavg1
 def averaged_logits(
     members: Tensor,  # (n, m, c) logits
@@ -236,20 +250,6 @@ def check_outputs(
     found = f"the class {x.__name__}" if isinstance(x, type) else type(x).__name__ + shape
     expected = "expected Outputs, as in Outputs(features, logits)"
     raise TypeError(f"{name}: found {found}, {expected}")
-
-# %% ../nbs/00_core.ipynb #84b94696
-def has_float64(
-    device: torch.device,
-) -> bool:
-    "Can numbers be in double precision there?"
-    return device.type != "mps"
-
-# %% ../nbs/00_core.ipynb #f46cf176
-def widest(
-    device: torch.device,
-) -> torch.dtype:
-    "The most precise type that a device has"
-    return torch.float64 if has_float64(device) else torch.float32
 
 # %% ../nbs/00_core.ipynb #32ae3909
 def check_fit_data(

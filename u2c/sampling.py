@@ -33,7 +33,9 @@ def join_members(
     outputs: Sequence[Outputs],  # of the same rows, by several networks
 ) -> Outputs:  # with members; features side by side, where all have them
     "Several outputs as one that averages their predictions"
-    if not len(outputs): raise ValueError("outputs: found none, expected one or more")
+    if isinstance(outputs, Outputs): outputs = [outputs]
+    outputs = list(outputs)
+    if not outputs: raise ValueError("outputs: found none, expected one or more")
     for x in outputs: check_outputs(x, "outputs")
     shapes = sorted({tuple(x.logits.shape) for x in outputs})
     if len(shapes) > 1:
@@ -46,10 +48,14 @@ def join_members(
 
 # %% ../nbs/03b_sampling.ipynb #af4a5b3d
 def joined_head(
-    heads: Sequence[tuple[ArrayLike, ArrayLike] | torch.nn.Linear],  # one for each member
+    heads: Sequence[tuple[ArrayLike, ArrayLike] | torch.nn.Linear],  # of single networks
 ) -> tuple[Tensor, Tensor]:  # weight (c, d), bias (c,)
     "From features side by side to the mean of the members' logits"
+    if not len(heads): raise ValueError("heads: found none, expected one or more")
     weights, biases = zip(*map(check_head, heads))
+    if len(several := sorted({len(b) for b in biases})) > 1:
+        found = f"{several[0]} and {several[-1]} classes"
+        raise ValueError(f"heads: found {found}, expected one number for all members")
     return torch.cat(weights, 1) / len(heads), torch.stack(biases).mean(0)
 
 # %% ../nbs/03b_sampling.ipynb #8193151a
