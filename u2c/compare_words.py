@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import torch
+from scipy.special import digamma  # type: ignore[import-untyped]
 from scipy.stats import rankdata  # type: ignore[import-untyped]
 from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyped]
 from sklearn.pipeline import make_pipeline  # type: ignore[import-untyped]
@@ -275,14 +276,17 @@ def redrawn(
     n, e = upto[:, -1], bad_upto[:, -1] / upto[:, -1]
     good = w - bad
     above = (bad * (good.cumsum(1) - good / 2)).sum(1)
-    risk = bad_upto / upto.clip(1)
-    area = (risk * w).sum(1) / n
+    before, bad_before = upto - w, bad_upto - bad  # a tie's words come in at its mean rate
+    rate = np.divide(bad, w, out=np.zeros_like(bad, dtype=float), where=w > 0)
+    steps = digamma(upto + 1) - digamma(before + 1)
+    area = (bad + (bad_before - rate * before) * steps).sum(1) / n
     rest = np.clip(1 - e, 1e-12, 1)
     found = {"auroc": above / (n * e * (n - n * e)).clip(1), "aurc": area,
              "prr": (e - area) / (e - (e + rest * np.log(rest))).clip(1e-12)}
     for c in (80, 90, 95):
-        at = (upto < c / 100 * n[:, None]).sum(1)
-        found[f"risk_{c}"] = risk[np.arange(len(w)), at.clip(max=len(values) - 1)]
+        some = np.ceil(c / 100 * n - 1e-9)
+        at = np.arange(len(w)), (upto < some[:, None]).sum(1)
+        found[f"risk_{c}"] = (bad_before[at] + (some - before[at]) * rate[at]) / some
     return found
 
 # %% ../nbs/41_compare_words.ipynb #6d247ff6

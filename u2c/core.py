@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['ArrayLike', 'AnyModule', 'as_tensor', 'check_finite', 'check_matrix', 'check_not_probabilities', 'check_labels',
-           'check_features', 'averaged_logits', 'check_members', 'check_average', 'Outputs', 'check_outputs',
-           'has_float64', 'widest', 'check_fit_data', 'in_domain_labels', 'blocks', 'widen', 'check_scores', 'seeded',
-           'warn', 'options_of', 'Fitted', 'own_copy']
+           'check_features', 'has_float64', 'widest', 'averaged_logits', 'check_members', 'check_average', 'Outputs',
+           'check_outputs', 'check_fit_data', 'in_domain_labels', 'blocks', 'widen', 'check_scores', 'seeded', 'warn',
+           'options_of', 'Fitted', 'own_copy']
 
 # %% ../nbs/00_core.ipynb #a3198756
 import inspect
@@ -83,13 +83,14 @@ def check_matrix(
 def check_not_probabilities(
     logits: Tensor,  # (n, c), checked
     least: int = 10,  # rows from which on one can be sure
+    name: str = "logits",  # for the error
 ) -> None:
     "Raise if what should be logits are probabilities"
     n, c = logits.shape
     if logits.is_meta or n < least or c == 1 or logits.min() < 0 or logits.max() > 1: return
     if ((logits.sum(1, dtype=torch.float32) - 1).abs() < 1e-2).all():
         found = "rows >= 0 that sum to 1, which are probabilities"
-        raise ValueError(f"logits: found {found}, expected logits (the log of them will do)")
+        raise ValueError(f"{name}: found {found}, expected logits (the log of them will do)")
 
 # %% ../nbs/00_core.ipynb #69fabaa9
 def check_labels(
@@ -129,14 +130,29 @@ def check_features(
         raise ValueError(f"features: found on {x.device}, {expected}")
     return x
 
+# %% ../nbs/00_core.ipynb #84b94696
+def has_float64(
+    device: torch.device,
+) -> bool:
+    "Can numbers be in double precision there?"
+    return device.type != "mps"
+
+# %% ../nbs/00_core.ipynb #f46cf176
+def widest(
+    device: torch.device,
+) -> torch.dtype:
+    "The most precise type that a device has"
+    return torch.float64 if has_float64(device) else torch.float32
+
 # %% ../nbs/00_core.ipynb #membavg1
 def averaged_logits(
     members: Tensor,  # (n, m, c) logits
 ) -> Tensor:  # (n, c), the log of the mean of the members' softmaxes
     "The logits of the averaged prediction"
-    wide = torch.promote_types(members.dtype, torch.float32)  # half precision is too coarse
-    f = members.to(wide).log_softmax(2)
-    return f.logsumexp(1) - math.log(members.shape[1])
+    # in float32 the log-probabilities of sure rows are all the same
+    f = members.to(widest(members.device)).log_softmax(2).logsumexp(1)
+    least = torch.promote_types(members.dtype, torch.float32)  # half precision is too coarse
+    return (f - math.log(members.shape[1])).to(least)
 
 # %% ../nbs/00_core.ipynb #membchk1
 def check_members(
@@ -165,7 +181,7 @@ def check_average(
         expected = f"expected {logits.device}, where the logits are"
         raise ValueError(f"members: found on {members.device}, {expected}")
     if logits.is_meta: return
-    apart = (logits.float().softmax(1) - averaged_logits(members).exp()).abs().amax(1)
+    apart = (logits.float().softmax(1) - averaged_logits(members).exp()).abs().sum(1) / 2
     if (bad := int((apart > 0.05).sum())):
         found = f"{bad} rows other than the members' averaged prediction"
         expected = "expected the log of the mean of their softmaxes, or no logits"
@@ -234,20 +250,6 @@ def check_outputs(
     found = f"the class {x.__name__}" if isinstance(x, type) else type(x).__name__ + shape
     expected = "expected Outputs, as in Outputs(features, logits)"
     raise TypeError(f"{name}: found {found}, {expected}")
-
-# %% ../nbs/00_core.ipynb #84b94696
-def has_float64(
-    device: torch.device,
-) -> bool:
-    "Can numbers be in double precision there?"
-    return device.type != "mps"
-
-# %% ../nbs/00_core.ipynb #f46cf176
-def widest(
-    device: torch.device,
-) -> torch.dtype:
-    "The most precise type that a device has"
-    return torch.float64 if has_float64(device) else torch.float32
 
 # %% ../nbs/00_core.ipynb #32ae3909
 def check_fit_data(

@@ -8,7 +8,6 @@ __all__ = ['AGGREGATES', 'token_mask', 'SequenceOutputs', 'TokenParts', 'token_p
 
 # %% ../nbs/40_sequences.ipynb #ded51d97
 import math
-import sys
 from collections.abc import Sequence
 from typing import NamedTuple, Self
 
@@ -123,17 +122,21 @@ def token_parts(
     log_p = calibrator.predict_log_proba(rows, u).double()
     log_q = (widen(rows.logits).double() / calibrator.tau).log_softmax(1)
     at = log_q.gather(1, rows.labels[:, None])[:, 0]  # type: ignore[index]
-    keep = log_p[:, :-1].logsumexp(1).clamp(math.log(sys.float_info.min), 0)
+    keep = log_p[:, :-1].logsumexp(1).clamp(-1e6, 0)
     return TokenParts(*(x.padded(v) for v in (log_p[:, -1].exp(), keep, at)))
 
 # %% ../nbs/40_sequences.ipynb #81c840bc
 AGGREGATES = ("max", "any", "sum")
 
 def abstention(
-    a: Tensor,  # (n, t) P(abstain) of each token, 0 behind the end
+    a: ArrayLike,  # (n, t) P(abstain) of each token, 0 behind the end
     how: str = "any",  # the largest; that of abstaining at any; the sum, at most 1
 ) -> Tensor:  # (n,)
     "P(abstain) of sequences, from that of their tokens"
+    a = as_tensor(a, "a")
+    if a.ndim != 2 or not ((a >= 0) & (a <= 1)).all():
+        raise ValueError(f"a: found shape {tuple(a.shape)} with {a.min():.3g} to {a.max():.3g}, "
+                         "expected (n, t) probabilities")
     if how == "max": return a.amax(1)
     if how == "any": return -torch.expm1(torch.log1p(-a.clamp_max(1)).sum(1))
     if how == "sum": return a.sum(1).clamp_max(1)
@@ -145,6 +148,9 @@ def likelihood_scores(
     tau: float = 1.0,  # the temperature of the logits
 ) -> dict[str, Tensor]:  # (n,) each, larger for less sure
     "What the probabilities of tokens say of sequences"
+    _check_sequences(x)
+    if not 0 < tau < math.inf: raise ValueError(f"tau: found {tau}, expected a number above 0")
+    if x.rows.n_classes < 2: raise ValueError("logits: found 1 class, expected 2 or more")
     log_p = (widen(x.rows.logits).double() / tau).log_softmax(1)
     cost = -log_p.gather(1, x.rows.labels[:, None])[:, 0]  # type: ignore[index]
     p = log_p.exp()
@@ -193,7 +199,7 @@ def joined_ranks(
     log: bool = True,  # minus the sum of the logs of p-values; False: of the p-values
 ) -> Tensor:  # (n,)
     "Several scores as one, by their ranks"
-    pairs = zip(scores, known, strict=True)
+    pairs = zip(map(check_scores, scores), map(check_scores, known), strict=True)
     p = torch.stack([p_value(u, v.double().sort().values) for u, v in pairs])
     return -(p.log() if log else p).sum(0)
 
@@ -205,7 +211,8 @@ def prr(
     "Prediction rejection ratio"
     area, oracle = aurc(u, loss), aurc(loss, loss)
     chance = float(check_scores(loss, name="loss").double().mean())
-    return (chance - area) / (chance - oracle) if chance > oracle else math.nan
+    gain = chance - oracle  # rounding, where all losses are the same
+    return (chance - area) / gain if gain > 1e-12 * abs(chance) else math.nan
 
 # %% ../nbs/40_sequences.ipynb #8ccb3b91
 def fit_line(
@@ -237,7 +244,7 @@ class SequenceU2C(Fitted):
     def __init__(
         self,
         tokens: Calibrator | str = "knn",  # of tokens; the name of a score for RankU2C of it
-        alpha: float = 0.95,  # share of held-out sequences that is answered
+        alpha: float = 0.95,  # share of held-out sequences that is answered; not by `whole`
         whole: Calibrator | None = None,  # of sequences; None for RankU2C
     ):
         super().__init__("line", "theta")
@@ -245,6 +252,9 @@ class SequenceU2C(Fitted):
             expected = "expected a calibrator, or the name of a score"
             raise TypeError(f"tokens: found {type(tokens).__name__}, {expected}")
         self.tokens = RankU2C(tokens) if isinstance(tokens, str) else own_copy(tokens)
+        if not isinstance(whole, Calibrator | None):
+            found = getattr(whole, "__name__", type(whole).__name__)
+            raise TypeError(f"whole: found {found}, expected a calibrator, or None")
         by_ranks = RankU2C("maxlogit", alpha, temperature=1.0)  # its u comes from tokens
         self.whole = by_ranks if whole is None else own_copy(whole)
         self.alpha = alpha
@@ -261,18 +271,20 @@ class SequenceU2C(Fitted):
         marks = check_scores(right, len(held_out), name="right")
         if not ((marks == 0) | (marks == 1)).all():
             raise ValueError("right: found other values, expected True or False, or 1 or 0")
-        self.tokens.fit(va.rows)
-        u = self.tokens.scorer.score(held_out.rows)
-        parts = token_parts(self.tokens, held_out, u)
-        self.line = fit_line(parts.log_q.sum(1), marks)
-        two = Outputs(None, self._two_logits(parts), 1 - marks.long())
-        self.whole.fit(two, held_out.mean(u))
+        tokens, whole = own_copy(self.tokens).fit(va.rows), own_copy(self.whole)
+        u = tokens.scorer.score(held_out.rows)
+        parts = token_parts(tokens, held_out, u)
+        line = fit_line(parts.log_q.sum(1), marks)
+        two = Outputs(None, self._two_logits(parts, line), 1 - marks.long())
+        whole.fit(two, held_out.mean(u))
         cost = -(parts.log_keep + parts.log_q).sum(1)
-        self.theta = torch.tensor(fit_threshold(cost, self.alpha), dtype=torch.float64)
+        theta = torch.tensor(fit_threshold(cost, self.alpha), dtype=torch.float64)
+        # all at once, so that a fit that fails leaves what there was
+        self.tokens, self.whole, self.line, self.theta = tokens, whole, line, theta
         return self
 
-    def _two_logits(self, parts: TokenParts) -> Tensor:
-        z = self.line[0] * parts.log_q.sum(1) + self.line[1]
+    def _two_logits(self, parts: TokenParts, line: Tensor) -> Tensor:
+        z = line[0] * parts.log_q.sum(1) + line[1]
         return torch.stack([z, torch.zeros_like(z)], 1)
 
     def token_parts(self, x: SequenceOutputs) -> TokenParts:
@@ -286,6 +298,7 @@ class SequenceU2C(Fitted):
 
     def predict_proba(self, x: SequenceOutputs) -> Tensor:
         "(n, 3) P(right), P(wrong), P(abstain)"
+        _check_sequences(x)
         u = self.tokens.scorer.score(x.rows)
-        two = Outputs(None, self._two_logits(token_parts(self.tokens, x, u)))
+        two = Outputs(None, self._two_logits(token_parts(self.tokens, x, u), self.line))
         return self.whole.predict_proba(two, x.mean(u))
