@@ -135,8 +135,8 @@ def abstention(
     "P(abstain) of sequences, from that of their tokens"
     a = as_tensor(a, "a")
     if a.ndim != 2 or not ((a >= 0) & (a <= 1)).all():
-        raise ValueError(f"a: found shape {tuple(a.shape)} with {a.min():.3g} to {a.max():.3g}, "
-                         "expected (n, t) probabilities")
+        found = f"shape {tuple(a.shape)} with {a.min():.3g} to {a.max():.3g}"
+        raise ValueError(f"a: found {found}, expected (n, t) probabilities")
     if how == "max": return a.amax(1)
     if how == "any": return -torch.expm1(torch.log1p(-a.clamp_max(1)).sum(1))
     if how == "sum": return a.sum(1).clamp_max(1)
