@@ -42,7 +42,7 @@ def token_mask(
     if not ((found == 0) | (found == 1)).all():
         raise ValueError("mask: found other values, expected True or False, or 1 or 0")
     if not found.numel() or not found.bool().any(1).all():
-        raise ValueError("mask: found a sequence without tokens, expected one at least in each")
+        raise ValueError("mask: found a sequence without tokens, expected one or more in each")
     return found.bool().cpu()
 
 # %% ../nbs/40_sequences.ipynb #71fb05da
@@ -173,7 +173,7 @@ def one_class(
 
 # %% ../nbs/40_sequences.ipynb #081c7930
 class SequenceGaussian:
-    "Squared Mahalanobis distance of sequence embeddings, relative to background if there is some"
+    "Squared Mahalanobis distance of sequence embeddings, relative to a background's"
     def __init__(
         self,
         known: Tensor,  # (n, d) embeddings of in-domain sequences
