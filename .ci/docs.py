@@ -6,7 +6,6 @@ that leaks, at broken links, missing images, anything fetched from another host,
 that is built is moved to its place only when nothing was found."""
 import importlib.util
 import io
-import json
 import re
 import shutil
 import sys
@@ -24,7 +23,7 @@ from nbdev.processors import FilterDefaults
 
 sys.path.insert(0, str(Path(__file__).parent))
 import live  # noqa: E402
-from pages import Page, code_faults, described, exported, notebooks, page_of, source_faults, to_sphinx  # noqa: E402
+from pages import Page, check_sources, described, exported, notebooks, page_of, to_sphinx  # noqa: E402
 
 MYST = "amsmath attrs_inline colon_fence deflist dollarmath smartquotes strikethrough tasklist"  # extensions of it
 
@@ -37,16 +36,6 @@ def process(path: Path) -> dict:
     processor = NBProcessor(path, procs)
     processor.process()
     return processor.nb
-
-
-def check_sources(nbs: Path, names: list[str]) -> list[str]:
-    "Markdown that only one of the builders renders and code that does not fit a page, by notebook and cell."
-    checks = {"markdown": source_faults, "code": code_faults, "raw": lambda text: []}
-    found = []
-    for name in names:
-        for n, cell in enumerate(json.loads((nbs / name).read_text(encoding="utf-8"))["cells"]):
-            found += [f"{name}, cell {n}: {fault}" for fault in checks[cell["cell_type"]]("".join(cell["source"]))]
-    return found
 
 
 def toctrees(items: list, caption: str = "") -> list[str]:

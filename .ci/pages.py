@@ -8,6 +8,7 @@ import contextlib
 import functools
 import html
 import io
+import json
 import posixpath
 import re
 import textwrap
@@ -337,6 +338,16 @@ def source_faults(text: str) -> list[str]:
             reason = "a doubled backslash in a formula: one begins a command; two end a row, with a space behind them"
             found.append(f"{formula[:60]!r}: {reason}")
     return found + [fault for _, language, code in FENCE.findall(text) for fault in code_faults(code, language)]
+
+
+def check_sources(nbs: Path, names: list[str]) -> list[str]:
+    "Markdown that only one of the builders renders and code that does not fit a page, by notebook and cell."
+    checks = {"markdown": source_faults, "code": code_faults, "raw": lambda text: []}
+    found = []
+    for name in names:
+        for n, cell in enumerate(json.loads((nbs / name).read_text(encoding="utf-8"))["cells"]):
+            found += [f"{name}, cell {n}: {fault}" for fault in checks[cell["cell_type"]]("".join(cell["source"]))]
+    return found
 
 
 # ---- Quarto's markdown to MyST ----

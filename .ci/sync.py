@@ -1,6 +1,7 @@
 """Bring what is generated in step with the notebooks: the library, clean notebooks, README.md, CONTRIBUTING.md.
 
-With --check it fails when that changed a file, and names it."""
+With --check it fails when that changed a file, and names it, or when a cell does not fit a page: here in a second, where
+the site's tests would say so at the end."""
 import re
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import nbformat
 from nbconvert import MarkdownExporter
-from pages import CODE, around
+from pages import CODE, around, check_sources, notebooks
 
 root = Path(__file__).resolve().parent.parent
 WRITTEN = {"index": "README.md", "contributing": "CONTRIBUTING.md"}  # notebook: file at the root
@@ -74,6 +75,9 @@ def main() -> None:
     changed = sorted(str(f.relative_to(root)) for f in before.keys() | after.keys() if before.get(f) != after.get(f))
     if "--check" in sys.argv and changed:
         sys.exit("not in sync with the notebooks (now mended; look at the change and commit it): " + ", ".join(changed))
+    faults = check_sources(root / "nbs", notebooks(root / "nbs"))
+    if "--check" in sys.argv and faults:
+        sys.exit("\n".join(["not for the site:", *faults]))
     print("in sync" if not changed else "updated: " + ", ".join(changed))
 
 

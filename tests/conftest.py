@@ -5,7 +5,7 @@ import pytest
 
 # Modules whose tests use what one of them has built: a site, a reproduced run, a wheel. They begin, and long single tests
 # follow; the short ones fill what is left.
-TOGETHER = ["test_imagenet", "test_site", "test_package", "test_statistics", "test_defaults", "test_command", "test_sweep"]
+TOGETHER = ["test_imagenet", "test_site", "test_live", "test_package", "test_statistics", "test_defaults", "test_command"]
 LONG = [*TOGETHER, "test_reproduce", "test_theory"]
 
 

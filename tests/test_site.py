@@ -419,7 +419,7 @@ def test_code_that_does_not_fit_a_page_is_named(tmp_path):
     several, option = "a = 1\nb = 2; c = ';'; d = 3\nf(", "#| include: false\nx"  # code that ends anywhere
     shell = "%%bash\ncd a; ls", "!cd a; ls\nplt.show();  # a; b"
     tiny = project(tmp_path, index=["# Tiny", (wide, ""), (several, ""), fence, (fine, ""), (option, ""), *((s, "") for s in shell)])
-    assert docs.check_sources(tiny / "nbs", ["index.ipynb"]) == [
+    assert pages.check_sources(tiny / "nbs", ["index.ipynb"]) == [
         f"index.ipynb, cell 1: {wide[:60]!r}: 97 columns, where 95 fit",
         """index.ipynb, cell 2: "b = 2; c = ';'; d = 3": several statements in a line""",
         f"index.ipynb, cell 3: {wide[:60]!r}: 97 columns, where 95 fit",

@@ -287,7 +287,8 @@ class MIMO(Sampled):
     def head(self) -> nn.Linear:
         "The mean of the heads"
         last, m = self.net.head, self.members
-        return linear_layer(*(x.unflatten(0, (m, -1)).mean(0) for x in (last.weight, last.bias)))
+        means = (x.unflatten(0, (m, -1)).mean(0) for x in (last.weight, last.bias))
+        return linear_layer(*means)
 
     def sample(self, x: Tensor) -> tuple[Tensor, Tensor]:
         "The features of an image at all inputs, and what each head says"

@@ -140,7 +140,8 @@ def foreign_words(
     known = {*map(without_accents, lexique().word), *map(without_accents, spellings("fr"))}
     def drawn(words: Sequence[str]) -> list[str]:
         spelled = filter(set(LETTERS).issuperset, words)
-        return of_lengths([w for w in spelled if without_accents(w) not in known], lengths, rng)
+        foreign = [w for w in spelled if without_accents(w) not in known]
+        return of_lengths(foreign, lengths, rng)
     sets = {name: (drawn(spellings(code)), group) for name, (code, group) in LANGUAGES.items()}
     strings = {"".join(rng.choice(plain, n)) for n in [*lengths] * 2}
     sets["random"] = drawn(sorted(strings)), "far"
@@ -421,7 +422,8 @@ class Writer:
     ) -> None:
         "Go on with some of the rows, or with some of them several times"
         chosen = lambda pairs: [(k[rows], v[rows]) for k, v in pairs]
-        self.past, self.read, self.there = chosen(self.past), chosen(self.read), self.there[rows]
+        self.past, self.read = chosen(self.past), chosen(self.read)
+        self.there = self.there[rows]
 
 # %% ../nbs/22_bench_words.ipynb #dbff8d8d
 LONGEST = 24  # tokens at most; the longest word here has 16 letters
@@ -464,7 +466,7 @@ def draw(
     words: Sequence[str],
     k: int = 10,  # answers a word
     batch: int = 100,
-) -> tuple[Tensor, Tensor]:  # (n, k, t) phonemes, then end marks; (n, k) their log-probabilities
+) -> tuple[Tensor, Tensor]:  # (n, k, t) phonemes, then end marks; (n, k) log-probabilities
     "Answers drawn at random, each with its probability"
     x, found = as_numbers(words, LETTERS, PAD, PAD), []
     order = (x != PAD).sum(1).argsort(stable=True)

@@ -624,7 +624,7 @@ def subsamples(subject: Subject) -> float:
     "fitted on random halves of the rows, it orders new rows alike"
     s, k = plain_setting(), vars(subject.scorer).get("k")
     if isinstance(k, int) and k > len(s.va) // 2:
-        raise NotApplicable(f"its k = {k} are more rows than half of the {len(s.va)} there are")
+        raise NotApplicable(f"its k = {k} is more than half of the {len(s.va)} rows")
     def half(seed: int) -> Outputs:
         with seeded(seed): return s.va[torch.randperm(len(s.va))[:len(s.va) // 2]]
     return agreement([subject.scores(s._replace(va=half(17 + i))) for i in range(3)])

@@ -181,7 +181,8 @@ class Judge:
         "P(right), by those that have one"
         line = self.model.line
         p = {k: np.exp(-found[k]) for k in ("msp", "tempered", "rc", "answer", "answer_paper")}
-        p["platt"] = (line[0] * -torch.from_numpy(found["tempered"]) + line[1]).sigmoid().numpy()
+        tempered = torch.from_numpy(found["tempered"])
+        p["platt"] = (line[1] - line[0] * tempered).sigmoid().numpy()
         p |= {k: 1 - found[k] for k in ("whole", "whole_paper", "labelled")}
         return {f"p_{k}": v for k, v in p.items()}
 
@@ -399,7 +400,8 @@ def share_records(
         again = [refused_again(t, score, W) for t in tables]
         for name in (s for s in again[0] if s != "cal"):
             v = np.array([refused(t, score, name) for t in tables])
-            records.append(_record(name, score, "refused", v, np.stack([a[name] for a in again])))
+            drawn = np.stack([a[name] for a in again])
+            records.append(_record(name, score, "refused", v, drawn))
         pairs = [(t[score].to_numpy()[te], t.letters.to_numpy()[te]) for t in tables]
         v = np.concatenate([rank_correlation(*p, np.ones((1, te.sum()))) for p in pairs])
         spread = np.stack([rank_correlation(*p, W[:, te]) for p in pairs])
@@ -554,7 +556,8 @@ def guidance(
     for name in ("te", "rare", "long"):
         part = Words(data[name].words[:most], data[name].sounds[:most], data[name].group)
         greedy = 1 - written(judge.net, part).right.mean()
-        found += [(name, k, v) for k, v in (reranked(judge, part) | {"greedy": greedy}).items()]
+        shares = reranked(judge, part) | {"greedy": greedy}
+        found += [(name, k, v) for k, v in shares.items()]
     return pd.DataFrame(found, columns=["set", "what", "value"])
 
 # %% ../nbs/41_compare_words.ipynb #b80042ee

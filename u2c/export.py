@@ -541,7 +541,7 @@ def check_target(
         expected = "expected one that is there, to write into"
         raise FileNotFoundError(f"path: found no folder {str(path.parent)!r}, {expected}")
     if path.is_dir():
-        raise IsADirectoryError(f"path: found the folder {str(path)!r}, expected a file's name")
+        raise IsADirectoryError(f"path: found the folder {str(path)!r}, expected a file")
     return path
 
 # %% ../nbs/15_export.ipynb #abcd945e
@@ -579,7 +579,7 @@ def describe_file(
     versions = {"u2c": u2c.__version__, "torch": torch.__version__.split("+")[0]}
     try: json.dumps(about)
     except TypeError as e:
-        raise TypeError(f"about: found what is no JSON ({e}), expected texts and numbers") from e
+        raise TypeError(f"about: found no JSON ({e}), expected texts and numbers") from e
     return {"versions": versions, "calibrator": modules} | about
 
 # %% ../nbs/15_export.ipynb #d414fa14

@@ -69,7 +69,8 @@ def _tau_for(
 ) -> float:
     "The temperature of the logits of `va`"
     y = in_domain_labels(va)
-    if va.members is not None: check_not_probabilities(va.members.flatten(0, 1), name="members")
+    if va.members is not None:
+        check_not_probabilities(va.members.flatten(0, 1), name="members")
     if isinstance(temperature, str): return fit_temperature(va.logits, y, temperature)
     check_not_probabilities(va.logits)
     return float(temperature)

@@ -45,7 +45,7 @@ def _warn_of_blindness(
     total, caught = int(above.sum()), int((abstains & above).sum())
     if caught >= 0.25 * total: return
     found = f"of the {total} rows of va with u > theta it abstains on {caught}"
-    advice = "" if standardized else "; its units may not suit the recipe, see standardize=True"
+    advice = "" if standardized else "; its units may not suit the recipe: standardize=True"
     warn(f"RelabelU2C: {found}{advice}")
 
 # %% ../nbs/05b_relabel.ipynb #c2bdf4c3

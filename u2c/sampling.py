@@ -97,7 +97,7 @@ class MemberScorer(Scorer):
 def from_chosen(
     log_p: Tensor,  # (n, m, c) log-probabilities of the members
 ) -> tuple[Tensor, Tensor]:  # (n, m, c); (n, m), that of the class that they choose together
-    "Probabilities, the chosen class's as what it lacks to 1: they vary as much, and round less"
+    "Probabilities, the chosen class's as what it lacks to 1: no other variance, less rounding"
     k = log_p.logsumexp(1).argmax(1)[:, None, None].expand(-1, log_p.shape[1], 1)
     p = log_p.exp().scatter(2, k, 0)
     lack = p.sum(2, keepdim=True)

@@ -42,7 +42,7 @@ def token_mask(
     if not ((found == 0) | (found == 1)).all():
         raise ValueError("mask: found other values, expected True or False, or 1 or 0")
     if not found.numel() or not found.bool().any(1).all():
-        raise ValueError("mask: found a sequence without tokens, expected one at least in each")
+        raise ValueError("mask: found a sequence without tokens, expected one or more in each")
     return found.bool().cpu()
 
 # %% ../nbs/40_sequences.ipynb #71fb05da
@@ -135,8 +135,8 @@ def abstention(
     "P(abstain) of sequences, from that of their tokens"
     a = as_tensor(a, "a")
     if a.ndim != 2 or not ((a >= 0) & (a <= 1)).all():
-        raise ValueError(f"a: found shape {tuple(a.shape)} with {a.min():.3g} to {a.max():.3g}, "
-                         "expected (n, t) probabilities")
+        found = f"shape {tuple(a.shape)} with {a.min():.3g} to {a.max():.3g}"
+        raise ValueError(f"a: found {found}, expected (n, t) probabilities")
     if how == "max": return a.amax(1)
     if how == "any": return -torch.expm1(torch.log1p(-a.clamp_max(1)).sum(1))
     if how == "sum": return a.sum(1).clamp_max(1)
@@ -173,7 +173,7 @@ def one_class(
 
 # %% ../nbs/40_sequences.ipynb #081c7930
 class SequenceGaussian:
-    "Squared Mahalanobis distance of sequence embeddings, relative to background if there is some"
+    "Squared Mahalanobis distance of sequence embeddings, relative to a background's"
     def __init__(
         self,
         known: Tensor,  # (n, d) embeddings of in-domain sequences
