@@ -231,7 +231,7 @@ def side_by_side(
     return failures
 
 # %% ../nbs/33_reproduce.ipynb #exectyp1
-# runs tasks, so many at a time, and says what went wrong: `side_by_side`, or one of `u2c.sweep`
+# runs tasks, some at a time, and says what went wrong: `side_by_side`, or one of `u2c.sweep`
 Executor = Callable[[Mapping[str, Callable[[Event], None]], int, str], dict[str, str]]
 
 # %% ../nbs/33_reproduce.ipynb #4d02c7e9
@@ -597,9 +597,9 @@ def executor_options(
 ) -> None:
     "Add the options for many runs, on this machine or on many"
     add = parser.add_argument_group("many runs, many machines").add_argument
-    add("--sweep", metavar="FILE", help="runs from a file; then --out is a folder or an address")
+    add("--sweep", metavar="FILE", help="runs from a file; --out is a folder or an address")
     add("--status", action="store_true", help="of a sweep: say what is done, and run nothing")
-    add("--executor", default="local", choices=["local", "ray"], help="what runs the notebooks")
+    add("--executor", default="local", choices=["local", "ray"], help="who runs the notebooks")
     where = "of a Ray cluster: auto, HOST:PORT or ray://HOST:PORT (default: starts Ray here)"
     add("--address", help=where)
     add("--gpus-per-run", type=float, default=0, help="that Ray gives to each run")
