@@ -599,7 +599,7 @@ def executor_options(
     add = parser.add_argument_group("many runs, many machines").add_argument
     add("--sweep", metavar="FILE", help="runs from a file; --out is a folder or an address")
     add("--status", action="store_true", help="of a sweep: say what is done, and run nothing")
-    add("--executor", default="local", choices=["local", "ray"], help="who runs the notebooks")
+    add("--executor", default="local", choices=["local", "ray"], help="where notebooks run")
     where = "of a Ray cluster: auto, HOST:PORT or ray://HOST:PORT (default: starts Ray here)"
     add("--address", help=where)
     add("--gpus-per-run", type=float, default=0, help="that Ray gives to each run")
