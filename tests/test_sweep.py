@@ -19,14 +19,14 @@ from u2c import sweep
 from u2c.bench_imagenet import example_tree
 from u2c.experiment import Config, extraction, imagenet_lists, placed_network
 from u2c.features import extract_files
-from u2c.reproduce import collect, configurations, main, run_jobs, run_process
+from u2c.reproduce import job_folder, main, run_process
 from u2c.sweep import OnRay, Store, expand, is_done, run_place, run_sweep, write_report
 
-TINY = {"limit": 60, "epochs": 1, "resamples": 10, "scorers": ["maxlogit"]}
-STUDY = [TINY | {"alpha": 0.9}, TINY | {"backbone": "resnet_deep"}]
+TINY = {"limit": 60, "epochs": 1, "scorers": ["maxlogit"]}
+BACKBONES = ["resnet_small", "resnet_deep"]
 
 
-def wait_until(condition, seconds: float = 900) -> None:
+def wait_until(condition, seconds: float = 300) -> None:
     deadline = time.time() + seconds
     while not condition():
         assert time.time() < deadline, "what was waited for did not happen"
@@ -89,7 +89,7 @@ def cluster(ray_environment):
 def by_threads(tmp_path_factory):
     "The study by the local executor"
     store = Store(tmp_path_factory.mktemp("local"))
-    runs = expand(STUDY)
+    runs = expand(TINY | {"backbone": BACKBONES})
     assert run_sweep(runs, store, jobs=2) == {}
     write_report(runs, store)
     return runs, store
@@ -197,25 +197,26 @@ def test_two_drivers_on_one_store(tmp_path):
     assert list(write_report(runs, store)["state"]) == ["done"]
 
 
-def test_a_killed_driver_leaves_nothing_and_goes_on(ray_environment, tmp_path):
-    command = [str(Path(sys.executable).parent / "u2c_reproduce"), "--executor", "ray", "--seeds", "1", "--backbones", "resnet_small,resnet_deep",
-               "--limit", "60", "--epochs", "1", "--scorers", "maxlogit", "--out", str(tmp_path / "ray")]
+def test_a_killed_driver_leaves_nothing_and_goes_on(cluster, by_threads, tmp_path):
+    "The first driver has a Ray of its own, the second joins a cluster"
+    command = [str(Path(sys.executable).parent / "u2c_reproduce"), "--executor", "ray", "--seeds", "1", "--backbones", ",".join(BACKBONES),
+               "--limit", "60", "--epochs", "1", "--scorers", "maxlogit", "--out", str(tmp_path)]
     first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    done = lambda: list((tmp_path / "ray").glob("*/run.ipynb"))
+    done = lambda: list(tmp_path.glob("*/run.ipynb"))
     wait_until(lambda: done() or first.poll() is not None)
     others = family(first.pid)
     first.kill()
     first.wait()
     assert len(done()) >= 1 and not alive(others), [words(p) for p in alive(others)]
     kept = {p: p.stat().st_mtime_ns for p in done()}
-    again = subprocess.run(command, capture_output=True, text=True)
+    again = subprocess.run([*command, "--address", cluster[1].address], capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     assert f"{len(kept)} of 2 runs were finished before" in again.stderr and "Ray's dashboard" in again.stderr
     assert {p: p.stat().st_mtime_ns for p in kept} == kept
-    configs = configurations("small", ["resnet_small", "resnet_deep"], 1, limit=60, epochs=1, scorers=["maxlogit"])
-    assert run_jobs(configs, tmp_path / "local", 2) == {}
-    collect(configs, tmp_path / "local")
-    assert (tmp_path / "ray/records.csv").read_bytes() == (tmp_path / "local/records.csv").read_bytes()
+    runs, local = by_threads
+    for config in runs.values():
+        names = ("records.csv", "draws.safetensors")
+        assert {n: (job_folder(tmp_path, config) / n).read_bytes() for n in names} == sweep.fetch(local, run_place(config), *names)
 
 
 def test_without_the_option_there_is_no_ray():
