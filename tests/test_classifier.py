@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from u2c.artifact import ArtifactError, pack, read_file, write_file
+from u2c.backbones import make_backbone
 from u2c.classifier import Featurizer, U2CClassifier, backbone_hash, find_layer, load, methods, watched
 from u2c.core import Outputs, seeded
 from u2c.rank import Combined
@@ -237,6 +238,19 @@ def test_named_layers_and_other_answers():
         U2CClassifier(Shared()).fit((x, y))
     with pytest.raises(ValueError, match="found 2 calls for 64 images of 'b', expected one"):
         U2CClassifier(Shared(), layer="b").fit((x, y))
+
+
+def test_an_average_of_networks_is_not_one_network():
+    class Averaged(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.nets = nn.ModuleList(nn.Sequential(nn.Flatten(), nn.Linear(x[0].numel(), 8)) for _ in range(2))
+
+        def forward(self, x): return torch.stack([net(x) for net in self.nets]).mean(0)
+
+    images = torch.rand(6, 8, 8)
+    for model, batch in ((Averaged(), x), (make_backbone("resnet_mimo", 3), images), (make_backbone("resnet_ensemble", 3), images)):
+        with pytest.raises(ValueError, match="expected one network; of several make Outputs with members"): find_layer(model, batch[:5])
 
 
 def test_models_that_end_in_a_convolution_say_what_to_pass():

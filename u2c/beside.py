@@ -580,14 +580,18 @@ def check_target(
 
 # %% ../nbs/34_beside.ipynb #fe7ff7a1
 def replace_records(
-    records: pd.DataFrame,  # of one benchmark
+    records: pd.DataFrame,
     path: Path,
+    by: Sequence[str] = ("benchmark",),  # columns that say what the records are of
+    digits: int = 5,  # that count
 ) -> None:
     "Write records in the place of those of the same benchmark, which may not be there"
+    key = list(by)
     if path.exists():
         old = read_records(path)
-        records = pd.concat([old[~old.benchmark.isin(records.benchmark)], records])
-    write_records(short(records), path)
+        same = pd.MultiIndex.from_frame(old[key]).isin(pd.MultiIndex.from_frame(records[key]))
+        records = pd.concat([old[~same], records], ignore_index=True)
+    write_records(short(records.sort_values(key, kind="stable"), digits), path)
 
 # %% ../nbs/34_beside.ipynb #3ed1ccca
 def short(

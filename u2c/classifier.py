@@ -153,6 +153,8 @@ def find_layer(
     if not fits:
         found = f"{name}, whose output is not that of a linear layer that it calls"
         expected = f"one that ends in nn.Linear, or layer=NAME of one that ran: {_some(ran)}"
+        if hasattr(model, "sample") or sum(c.output.shape == said.shape for c in calls) > 1:
+            expected = "one network; of several make Outputs with members, and fit U2C on them"
         raise ValueError(f"model: found {found}, expected {expected}")
     return _checked(model, fits[-1]).layer
 
