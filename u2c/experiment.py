@@ -535,7 +535,8 @@ def extraction(
 ) -> dict[str, Any]:  # options of `extract_files`
     "How the outputs of one of ImageNet's data sets are made"
     device = chosen_device(config)
-    names = ("instructions", "torch", "torchvision", "timm", "pillow")
+    names = ["torch", "torchvision", "timm", "pillow"]
+    if device.type == "cpu": names.append("instructions")  # a GPU has no use for them
     made_with = {
         "versions": {k: v for k, v in versions().items() if k in names},
         "device": device.type, "code": code_hash("backbones", "features")}

@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import platform
+import re
 import socket
 import sys
 import tempfile
@@ -26,7 +27,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, get_args, get_type_hints
 from uuid import uuid4
 
 import fsspec  # type: ignore[import-untyped]
@@ -69,6 +70,19 @@ def _values(
         raise ValueError(f"{name}: found an empty list, expected values")
     return given if isinstance(given, list) else [given]
 
+# %% ../nbs/37_sweep.ipynb #kindchk1
+def _check_kinds(
+    options: dict[str, Any],
+) -> None:
+    "Refuse values of another kind than a run's options have; YAML makes dates and more"
+    hints = get_type_hints(Config)
+    for name, value in options.items():
+        kinds = get_args(hints[name]) or (hints[name],)
+        if name == "scorers" or type(value) in kinds: continue
+        if float in kinds and type(value) is int: continue
+        expected = " or ".join("none" if k is type(None) else k.__name__ for k in kinds)
+        raise ValueError(f"{name}: found {value!r}, expected {expected}")
+
 # %% ../nbs/37_sweep.ipynb #f643aa38
 def _combinations(
     block: Any,  # option -> value or list of values
@@ -87,10 +101,8 @@ def _combinations(
         block = {k: v for k, v in block.items() if k != "seeds"} | seeds
     for values in itertools.product(*(_values(k, v) for k, v in block.items())):
         options = dict(zip(block, values))
-        try: yield Config(**options)
-        except TypeError as e:  # YAML reads 1e-1 as a word: a number has a point, 1.0e-1
-            expected = f"expected numbers and words ({e})"
-            raise ValueError(f"sweep: found {options}, {expected}") from e
+        _check_kinds(options)
+        yield Config(**options)
 
 # %% ../nbs/37_sweep.ipynb #4ba121ed
 def expand(
@@ -142,10 +154,12 @@ class Store:
         self,
         address: Path | str,
     ):
+        expected = "expected a folder or an address such as s3://bucket/study"
+        if re.search(r"::|^\w{2,}:/?[^/]", str(address)):  # fsspec would take half of it
+            raise ValueError(f"out: found {address}, {expected}")
         try: self.fs, self.root = fsspec.core.url_to_fs(str(address))
-        except (ImportError, ValueError) as e:
-            found = f"found {address} ({e})"
-            raise ValueError(f"out: {found}, expected a folder or an address") from e
+        except Exception as e:  # of no kind in particular: each file system has its own
+            raise ValueError(f"out: found {address} ({e}), {expected}") from e
         local = isinstance(self.fs, LocalFileSystem)
         self.folder = Path(self.root) if local else None
         self.address = self.fs.unstrip_protocol(self.root)  # whole: others work elsewhere
@@ -154,18 +168,23 @@ class Store:
         "The content of a file, None if there is none"
         try: return self.fs.cat_file(f"{self.root}/{name}")
         except FileNotFoundError: return None
-        except OSError as e:
-            found = f"{self.address} ({e.strerror or e})"
-            raise ValueError(f"out: found {found}, expected a folder or an address") from e
+        except Exception as e: raise self._error(e, "a folder or an address to read") from e
 
     def write(self, name: str, content: bytes) -> None:
         "Write a file, all or nothing"
         try:
             if self.folder: _write_whole(self.folder / name, content)
             else: self.fs.pipe_file(f"{self.root}/{name}", content)
-        except OSError as e:
-            found = f"{self.address} ({e.strerror or e})"
-            raise ValueError(f"out: found {found}, expected a place to write to") from e
+        except Exception as e: raise self._error(e, "a place to write to") from e
+
+    def remove(self, name: str) -> None:
+        "Remove a file, which may not be there"
+        with suppress(FileNotFoundError): self.fs.rm_file(f"{self.root}/{name}")
+
+    def _error(self, e: Exception, expected: str) -> ValueError:
+        "What a file system says, as an error of the argument"
+        found = f"{self.address} ({getattr(e, 'strerror', None) or e or type(e).__name__})"
+        return ValueError(f"out: found {found}, expected {expected}")
 
 # %% ../nbs/37_sweep.ipynb #86b0bfe8
 def run_place(
@@ -199,8 +218,10 @@ def fetch(
     *names: str,  # of files
 ) -> dict[str, bytes] | None:  # by name; None unless they are there, and what they were
     "Files of a finished run"
-    try: note = json.loads(store.read(f"{place}.json") or b"")
+    written = store.read(f"{place}.json")  # an error of the store is not a missing run
+    try: note = json.loads(written or b"")
     except ValueError: return None
+    if not (isinstance(note, dict) and {"folder", "files"} <= set(note)): return None
     found = {name: store.read(f"{note['folder']}/{name}") or b"" for name in names}
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in found.items()}
     return found if hashes == {name: note["files"].get(name) for name in names} else None
@@ -225,11 +246,13 @@ def shards_folder(
     store: Store,
     config: Config,  # of an ImageNet run
 ) -> Path:
-    "Where the outputs of a network are that all runs with it can use"
+    "Where the outputs of a network are, for all runs on machines of one kind"
     if store.folder is None:
         expected = "expected a folder that all machines share, for ImageNet's outputs"
         raise ValueError(f"out: found {store.address}, {expected}")
-    return store.folder / "networks" / run_id(_network_of(config))
+    made_with = json.dumps(extraction(config, "ImageNet-va")["made_with"], sort_keys=True)
+    digest = hashlib.sha256(made_with.encode()).hexdigest()[:8]
+    return store.folder / "networks" / f"{run_id(_network_of(config))}-{digest}"
 
 # %% ../nbs/37_sweep.ipynb #2b1307f6
 def run_to_store(
@@ -468,11 +491,16 @@ def make_shard(
     number: int,
     size: int,  # images in a shard
     workers: int,  # processes that read them
+    made_with: dict[str, Any],  # of the driver
     stop: Event,
 ) -> None:
     "One shard of one data set"
+    options = extraction(config, name)
+    if options["made_with"] != made_with:  # it would be done again, by the run that reads it
+        found = f"other versions, processor or device on {platform.node()}"
+        raise ValueError(f"node: found {found}, expected those of the driver")
     extract_files(_network(config), _lists(config)[name], folder / "outputs" / name,
-        only=[number], shard=size, workers=workers, **extraction(config, name))
+        only=[number], shard=size, workers=workers, **options)
 
 # %% ../nbs/37_sweep.ipynb #790cc79f
 def shard_tasks(
@@ -484,8 +512,10 @@ def shard_tasks(
     tasks: dict[str, Callable[[Event], None]] = {}
     for config, folder in folders.items():
         for name, images in imagenet_lists(config).items():
+            made_with = extraction(config, name)["made_with"]
             for number in range(-(-len(images.names) // size)):
-                task = partial(make_shard, config, folder, name, number, size, workers)
+                options = (name, number, size, workers, made_with)
+                task = partial(make_shard, config, folder, *options)
                 tasks[f"{folder.name}/{name}/{number}"] = task
     return tasks
 
@@ -517,6 +547,7 @@ def run_sweep(
     if any(c.benchmark == "imagenet" for c in todo.values()):
         folders = {c: shards_folder(store, c) for c in todo.values()}
         if isinstance(executor, OnRay): share_shards(folders, executor)
+        else: jobs = 1  # each with the whole machine
     def task(name: str) -> Callable[[Event], None]:
         known = (todo[name], places[name], store.address, code_hash())
         return partial(run_to_store, *known, tied=isinstance(executor, OnRay))
@@ -579,6 +610,7 @@ def sweep_records(
         found = [run for c in group if (run := _read_run(store, c))]
         if not found: continue
         columns = {k: getattr(group[0], k) for k in varied}
+        if "scorers" in columns: columns["scorers"] = " ".join(columns["scorers"])
         parts.append(pooled(found).assign(**columns))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
@@ -601,12 +633,14 @@ def write_report(
     "Write records.csv and report.md into the store, of what is there"
     status, records = sweep_status(runs, store), sweep_records(runs, store)
     parts = ["# Sweep", _summary(status)]
-    if len(records):
+    if not len(records): store.remove("records.csv")  # of other code
+    else:
         text = records.to_csv(index=False, float_format="%.8g")
         store.write("records.csv", text.encode())
         by = ["benchmark", *settings_of(runs)[0], "backbone"]
         for values, part in records.groupby(by, sort=False, dropna=False):
-            parts.append("## " + ", ".join(f"{k} {v}" for k, v in zip(by, values)))
+            said = ("none" if pd.isna(v) else v for v in values)
+            parts.append("## " + ", ".join(f"{k} {v}" for k, v in zip(by, said)))
             cells = record_cells(part, values[-1])
             parts += [caption(part, values[-1], "u2c"), to_markdown(cells)]
         parts.append(LEGEND)
@@ -630,8 +664,9 @@ def sweep_command(
     found = write_report(runs, store)  # a store that nobody can write to is told now
     if not status and not (found["state"] == "done").all():
         where = given["address"], given["gpus_per_run"], given["cpus_per_run"]
-        with stoppable(), find_executor(given["executor"], *where) as executor:
-            run_sweep(runs, store, executor, given["jobs"])
-        found = write_report(runs, store)
+        try:
+            with stoppable(), find_executor(given["executor"], *where) as executor:
+                run_sweep(runs, store, executor, given["jobs"])
+        finally: found = write_report(runs, store)  # an interrupted sweep has one too
     print(_summary(found), f"records.csv and report.md: {store.address}", sep="\n")
     return 0 if (found["state"] == "done").all() else 1
