@@ -100,10 +100,10 @@ def check_device(
     device: str | None,
 ) -> None:
     "Refuse what is no name of a device; whether it is there shows where it is used"
-    try: torch.device(device or "cpu")
-    except (RuntimeError, TypeError) as e:
-        expected = "expected one such as cpu, cuda or cuda:1"
-        raise ValueError(f"device: found {device!r}, {expected}") from e
+    wrong = ValueError(f"device: found {device!r}, expected one such as cpu, cuda or cuda:1")
+    try: named = torch.device(device or "cpu")
+    except (RuntimeError, TypeError) as e: raise wrong from e
+    if named.type == "meta": raise wrong  # which has no numbers
 
 # %% ../nbs/30_experiment.ipynb #8428f30a
 @dataclass(frozen=True)
@@ -526,6 +526,8 @@ def placed_network(
 ) -> Pretrained:
     "A pretrained network, on its device"
     net, device = load_pretrained(config.backbone, config.weights), chosen_device(config)
+    # enough for its head: outputs that GPUs of other machines have made are read anywhere
+    if device.type == "cuda" and not torch.cuda.is_available(): return net
     return net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 # %% ../nbs/30_experiment.ipynb #extopt01

@@ -220,7 +220,7 @@ def side_by_side(
             names = {pool.submit(task, stop): name for name, task in tasks.items()}
             for n, future in enumerate(as_completed(names), 1):
                 name, error = names[future], future.exception()
-                if error: failures[name] = str(error)
+                if error: failures[name] = str(error) or type(error).__name__
                 running = sum(f.running() for f in names)
                 bar.set_postfix_str(progress_text(n - len(failures), running, len(failures)))
                 bar.update()

@@ -14,6 +14,7 @@ import io
 import itertools
 import json
 import logging
+import math
 import os
 import platform
 import re
@@ -42,7 +43,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from .experiment import SCORERS, Config, check_code, check_count, code_hash, describe
 from .experiment import extraction, imagenet_lists, placed_network, pooled
 from .features import ImageFiles, extract_files, writer
-from .reproduce import caption, file_name, find_executor, job_folder
+from .reproduce import NotebookFailed, caption, file_name, find_executor, job_folder
 from .reproduce import progress_text, run_job, side_by_side, stoppable
 from .tables import LEGEND, to_markdown
 from .verdicts import record_cells
@@ -83,6 +84,14 @@ def _check_kinds(
         expected = " or ".join("none" if k is type(None) else k.__name__ for k in kinds)
         raise ValueError(f"{name}: found {value!r}, expected {expected}")
 
+# %% ../nbs/37_sweep.ipynb #sizechk1
+def _check_size(
+    n: int,  # runs
+    most: int = 100_000,
+) -> None:
+    "Refuse more runs than anybody wants"
+    if n > most: raise ValueError(f"sweep: found {n:,} runs, expected at most {most:,}")
+
 # %% ../nbs/37_sweep.ipynb #f643aa38
 def _combinations(
     block: Any,  # option -> value or list of values
@@ -97,9 +106,12 @@ def _combinations(
     if "seeds" in block:
         if "seed" in block: raise ValueError("sweep: found seed and seeds, expected one")
         check_count("seeds", block["seeds"])
+        _check_size(block["seeds"])
         seeds = {"seed": list(range(block["seeds"]))}
         block = {k: v for k, v in block.items() if k != "seeds"} | seeds
-    for values in itertools.product(*(_values(k, v) for k, v in block.items())):
+    lists = [_values(k, v) for k, v in block.items()]
+    _check_size(math.prod(len(values) for values in lists))
+    for values in itertools.product(*lists):
         options = dict(zip(block, values))
         _check_kinds(options)
         yield Config(**options)
@@ -250,9 +262,35 @@ def shards_folder(
     if store.folder is None:
         expected = "expected a folder that all machines share, for ImageNet's outputs"
         raise ValueError(f"out: found {store.address}, {expected}")
-    made_with = json.dumps(extraction(config, "ImageNet-va")["made_with"], sort_keys=True)
-    digest = hashlib.sha256(made_with.encode()).hexdigest()[:8]
-    return store.folder / "networks" / f"{run_id(_network_of(config))}-{digest}"
+    network = _network_of(config)
+    about = describe(network, "backbones", "features")
+    about["versions"] = extraction(network, "ImageNet-va")["made_with"]["versions"]
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
+    return store.folder / "networks" / f"{run_id(network)}-{digest}"
+
+# %% ../nbs/37_sweep.ipynb #notefail
+def _note_failure(
+    store: Store,
+    place: str,
+    error: str,
+) -> None:
+    "Write down what went wrong with a run"
+    store.write(f"{place}.failed.json", json.dumps({"error": error}).encode())
+
+# %% ../nbs/37_sweep.ipynb #keptfail
+def _kept_failure(
+    error: NotebookFailed,
+    folder: Path,  # of the run, which is about to go
+    store: Store,
+    place: str,
+) -> NotebookFailed:  # that names the notebook in the store
+    "Keep the notebook of a run that failed, and note it: its driver may not live to do so"
+    failed, name = folder / "run.failed.ipynb", f"{place}.failed.ipynb"
+    if failed.exists():
+        store.write(name, failed.read_bytes())
+        error = NotebookFailed(str(error).replace(str(failed), f"{store.address}/{name}"))
+    _note_failure(store, place, str(error))
+    return error
 
 # %% ../nbs/37_sweep.ipynb #2b1307f6
 def run_to_store(
@@ -261,7 +299,6 @@ def run_to_store(
     address: str,  # of the store
     code: str,  # `code_hash` of the driver
     stop: Event,
-    tied: bool = False,  # its processes do not outlive this one
 ) -> None:
     "One run, from nothing to its place in the store"
     check_code(code)
@@ -278,7 +315,8 @@ def run_to_store(
             shared = shards_folder(store, config) / "outputs"
             shared.mkdir(parents=True, exist_ok=True)
             (folder / "outputs").symlink_to(shared)
-        run_job(config, Path(scratch), stop, tied)
+        try: run_job(config, Path(scratch), stop, tied=True)
+        except NotebookFailed as e: raise _kept_failure(e, folder, store, place) from None
         publish(store, place, folder, time.time() - began)
 
 # %% ../nbs/37_sweep.ipynb #280079d9
@@ -400,7 +438,8 @@ def _failure(
 ) -> str | None:  # None if it did not fail
     "What went wrong with a task"
     try: ray.get(ref)
-    except ray.exceptions.RayTaskError as e: return f"{e.cause} (tried {tries} times)"
+    except ray.exceptions.RayTaskError as e:
+        return f"{str(e.cause) or type(e.cause).__name__} (tried {tries} times)"
     except ray.exceptions.RayError as e:
         return f"{type(e).__name__}: {str(e).splitlines()[0]} (tried {tries} times)"
     return None
@@ -431,6 +470,18 @@ def _follow(
             bar.set_postfix_str(progress_text(done, running, len(failures)))
     return failures
 
+# %% ../nbs/37_sweep.ipynb #needchk1
+def _check_needs(
+    cpus: float,
+    gpus: float,
+) -> None:
+    "Refuse what Ray cannot count: it has shares of one, whole numbers above, nothing between"
+    needs = {"cpus_per_run": cpus} | ({"gpus_per_run": gpus} if gpus != 0 else {})
+    for option, need in needs.items():
+        countable = 1e-4 <= need < math.inf and (need <= 1 or need % 1 == 0)
+        expected = "a whole number, or a share of one"
+        if not countable: raise ValueError(f"{option}: found {need:g}, expected {expected}")
+
 # %% ../nbs/37_sweep.ipynb #chkneed1
 def _lacking(
     nodes: list[dict[str, Any]],  # as `ray.nodes` gives them
@@ -440,7 +491,6 @@ def _lacking(
     "What a task needs and no node has"
     for name, need in {"CPU": cpus, "GPU": gpus}.items():
         option = f"{name.lower()}s_per_run"
-        if not need >= 0: raise ValueError(f"{option}: found {need:g}, expected 0 or more")
         most = max((n["Resources"].get(name, 0) for n in nodes if n["Alive"]), default=0)
         found = f"found {most:g} on the largest node"
         if need > most: yield f"{option}: {found}, expected {need:g}"
@@ -453,6 +503,7 @@ def on_ray(
     cpus: float = 1,
 ) -> Iterator[OnRay]:
     "An executor on Ray, which is left at the end, or stopped if it was started here"
+    _check_needs(cpus, gpus)
     ray = _import_ray(alone=address is None)
     ours = not ray.is_initialized()
     if ours:
@@ -550,10 +601,9 @@ def run_sweep(
         else: jobs = 1  # each with the whole machine
     def task(name: str) -> Callable[[Event], None]:
         known = (todo[name], places[name], store.address, code_hash())
-        return partial(run_to_store, *known, tied=isinstance(executor, OnRay))
+        return partial(run_to_store, *known)
     failures = executor({name: task(name) for name in todo}, jobs, "runs")
-    for name, error in failures.items():
-        store.write(f"{places[name]}.failed.json", json.dumps({"error": error}).encode())
+    for name, error in failures.items(): _note_failure(store, places[name], error)
     return failures
 
 # %% ../nbs/37_sweep.ipynb #f9934a82
@@ -566,7 +616,8 @@ def sweep_status(
     for name, config in runs.items():
         place, row = run_place(config), dict(run=name, state="missing", error="")
         failed = store.read(f"{place}.failed.json")
-        if failed: row |= dict(state="failed", error=json.loads(failed)["error"])
+        with suppress(ValueError, KeyError, TypeError):  # a note that is none
+            if failed: row |= dict(error=json.loads(failed)["error"], state="failed")
         if is_done(store, place):
             note = json.loads(store.read(f"{place}.json") or b"")
             row |= dict(state="done", error="", seconds=note["seconds"], node=note["node"])
@@ -622,7 +673,8 @@ def _summary(
     done = int((status["state"] == "done").sum())
     lines = [f"{done} of {len(status)} runs are done."]
     for row in status[status["state"] != "done"].itertuples():
-        lines.append(f"- {row.state}: {row.run}{': ' * bool(row.error)}{row.error}")
+        error = " ".join(row.error.split())  # in one line
+        lines.append(f"- {row.state}: {row.run}{': ' * bool(error)}{error}")
     return "\n".join(lines[:1] + [""] * (len(lines) > 1) + lines[1:])
 
 # %% ../nbs/37_sweep.ipynb #c66f3497
@@ -659,14 +711,19 @@ def sweep_command(
     for name, value in given.items():
         if name in mine or value == parser.get_default(name): continue
         raise ValueError(f"{name}: found as an option, expected in {file}")
-    runs, store = read_sweep(file), Store(given["out"] or f"_runs/{Path(file).stem}")
+    runs, store = read_sweep(file), Store(given["out"] or f"_runs/sweeps/{Path(file).stem}")
     check_count("jobs", given["jobs"])
-    found = write_report(runs, store)  # a store that nobody can write to is told now
+    found = sweep_status(runs, store)
+    if not status and store.address.startswith("memory:"):
+        expected = "expected a place that outlives this command"
+        raise ValueError(f"out: found {store.address}, {expected}")
     if not status and not (found["state"] == "done").all():
+        write_report(runs, store)  # a store that nobody can write to is told now
         where = given["address"], given["gpus_per_run"], given["cpus_per_run"]
         try:
             with stoppable(), find_executor(given["executor"], *where) as executor:
                 run_sweep(runs, store, executor, given["jobs"])
         finally: found = write_report(runs, store)  # an interrupted sweep has one too
-    print(_summary(found), f"records.csv and report.md: {store.address}", sep="\n")
+    print(_summary(found))
+    if not status: print(f"report.md: {store.address}")
     return 0 if (found["state"] == "done").all() else 1
