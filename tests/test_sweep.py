@@ -19,7 +19,7 @@ from u2c import sweep
 from u2c.bench_imagenet import example_tree
 from u2c.experiment import Config, extraction, imagenet_lists, placed_network
 from u2c.features import extract_files
-from u2c.reproduce import job_folder, main, run_process
+from u2c.reproduce import configurations, job_folder, main, run_jobs, run_process
 from u2c.sweep import OnRay, Store, expand, is_done, run_place, run_sweep, write_report
 
 TINY = {"limit": 60, "epochs": 1, "scorers": ["maxlogit"]}
@@ -43,9 +43,19 @@ def words(process: psutil.Process) -> str:
     except psutil.Error: return ""
 
 
-def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
-    with contextlib.suppress(psutil.Error): psutil.wait_procs(processes, timeout=90)  # helpers of Ray look for their node every few seconds
-    return [p for p in processes if p.is_running() and p.status() != "zombie"]
+def alive(processes: list[psutil.Process], seconds: float = 90) -> list[psutil.Process]:
+    "Those that go on, after a while: helpers of Ray look for their node every few seconds"
+    deadline = time.time() + seconds
+    while processes := [p for p in processes if goes_on(p)]:
+        if time.time() > deadline: break
+        time.sleep(0.1)
+    return processes
+
+
+def goes_on(process: psutil.Process) -> bool:
+    "A zombie does not: it only waits for somebody to read how it ended"
+    try: return process.is_running() and process.status() != "zombie"
+    except psutil.Error: return False
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +83,8 @@ def cluster(ray_environment):
     from ray.cluster_utils import Cluster
 
     here = {"node_ip_address": "127.0.0.1", "object_store_memory": 80 * 2**20}
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **here})
+    soon = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 500, "health_check_failure_threshold": 10}  # that a node is lost
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, "_system_config": soon, **here})
     try:
         nodes = [made.add_node(num_cpus=1, **here) for _ in range(2)]
         with sweep.on_ray(made.address) as executor: yield ray, made, nodes, executor
@@ -86,11 +97,21 @@ def cluster(ray_environment):
 
 
 @pytest.fixture(scope="module")
+def leaving():
+    "Processes that should have ended when the tests have: Ray's helpers take up to a minute"
+    processes: list[psutil.Process] = []
+    yield processes
+    left = [words(p) for p in alive(processes)]
+    assert not left, left
+
+
+@pytest.fixture(scope="module")
 def by_threads(tmp_path_factory):
-    "The study by the local executor"
+    "The study by the local executor, while another driver is at its first run"
     store = Store(tmp_path_factory.mktemp("local"))
     runs = expand(TINY | {"backbone": BACKBONES})
-    assert run_sweep(runs, store, jobs=2) == {}
+    with ThreadPoolExecutor(2) as pool: both = list(pool.map(lambda r: run_sweep(r, store, jobs=1), (runs, expand(TINY))))
+    assert both == [{}, {}]
     write_report(runs, store)
     return runs, store
 
@@ -124,6 +145,29 @@ def test_shards_of_many_workers_are_those_of_one(cluster, tmp_path):
     executor(tasks, 0, "shards")
     changed = [p for p, date in dates.items() if p.stat().st_mtime_ns != date]
     assert changed == [next(iter(dates))] and files_of(tmp_path / "many") == files_of(tmp_path / "one")
+
+
+def test_a_killed_driver_leaves_nothing_and_another_goes_on(cluster, by_threads, leaving, tmp_path, capsys):
+    "The first has a Ray of its own, where there is room for one run at a time; the second is in a cluster"
+    command = [str(Path(sys.executable).parent / "u2c_reproduce"), "--executor", "ray", "--cpus-per-run", str(os.cpu_count()), "--seeds", "1",
+               "--backbones", ",".join(BACKBONES), "--limit", "60", "--epochs", "1", "--scorers", "maxlogit", "--out", str(tmp_path)]
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    done = lambda: list(tmp_path.glob("*/run.ipynb"))
+    wait_until(lambda: done() or first.poll() is not None)
+    started = family(first.pid)
+    first.kill()
+    first.wait()
+    assert len(done()) == 1 and not alive([p for p in started if "papermill" in words(p) or "ipykernel" in words(p)])
+    (kept,) = done()
+    date = kept.stat().st_mtime_ns
+    configs = configurations("small", BACKBONES, 1, limit=60, epochs=1, scorers=["maxlogit"])
+    assert run_jobs(configs, tmp_path, 0, cluster[-1]) == {}
+    assert "1 of 2 runs were finished before" in capsys.readouterr().err and kept.stat().st_mtime_ns == date
+    runs, local = by_threads
+    for config in runs.values():
+        names = ("records.csv", "draws.safetensors")
+        assert {n: (job_folder(tmp_path, config) / n).read_bytes() for n in names} == sweep.fetch(local, run_place(config), *names)
+    leaving.extend(started)
 
 
 def test_a_lost_node_costs_its_tasks_alone(cluster, by_threads, tmp_path):
@@ -187,36 +231,13 @@ def test_an_interruption_ends_what_has_begun(cluster, tmp_path):
     assert (tmp_path / "begun").exists() and not alive(sleeping())
 
 
-def test_two_drivers_on_one_store(tmp_path):
-    runs, store = expand(TINY), Store(tmp_path)
-    with ThreadPoolExecutor(2) as pool: both = list(pool.map(lambda _: run_sweep(runs, store, jobs=1), range(2)))
-    (config,) = runs.values()
-    assert both == [{}, {}] and is_done(store, run_place(config))
-    for attempt in (tmp_path / run_place(config)).parent.glob("*-*"):  # one or two, each whole
-        assert {"records.csv", "draws.safetensors", "about.json", "run.ipynb"} <= {p.name for p in attempt.iterdir()}
-    assert list(write_report(runs, store)["state"]) == ["done"]
-
-
-def test_a_killed_driver_leaves_nothing_and_goes_on(cluster, by_threads, tmp_path):
-    "The first driver has a Ray of its own, the second joins a cluster"
-    command = [str(Path(sys.executable).parent / "u2c_reproduce"), "--executor", "ray", "--seeds", "1", "--backbones", ",".join(BACKBONES),
-               "--limit", "60", "--epochs", "1", "--scorers", "maxlogit", "--out", str(tmp_path)]
-    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    done = lambda: list(tmp_path.glob("*/run.ipynb"))
-    wait_until(lambda: done() or first.poll() is not None)
-    others = family(first.pid)
-    first.kill()
-    first.wait()
-    assert len(done()) >= 1 and not alive(others), [words(p) for p in alive(others)]
-    kept = {p: p.stat().st_mtime_ns for p in done()}
-    again = subprocess.run([*command, "--address", cluster[1].address], capture_output=True, text=True)
-    assert again.returncode == 0, again.stderr
-    assert f"{len(kept)} of 2 runs were finished before" in again.stderr and "Ray's dashboard" in again.stderr
-    assert {p: p.stat().st_mtime_ns for p in kept} == kept
-    runs, local = by_threads
+def test_two_drivers_on_one_store(by_threads):
+    runs, store = by_threads
     for config in runs.values():
-        names = ("records.csv", "draws.safetensors")
-        assert {n: (job_folder(tmp_path, config) / n).read_bytes() for n in names} == sweep.fetch(local, run_place(config), *names)
+        assert is_done(store, run_place(config))
+        for attempt in (store.folder / run_place(config)).parent.glob("*-*"):  # one or two, each whole
+            assert {"records.csv", "draws.safetensors", "about.json", "run.ipynb"} <= {p.name for p in attempt.iterdir()}
+    assert list(write_report(runs, store)["state"]) == ["done"] * 2
 
 
 def test_without_the_option_there_is_no_ray():
