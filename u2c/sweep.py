@@ -713,12 +713,12 @@ def sweep_command(
         raise ValueError(f"{name}: found as an option, expected in {file}")
     runs, store = read_sweep(file), Store(given["out"] or f"_runs/sweeps/{Path(file).stem}")
     check_count("jobs", given["jobs"])
-    found = sweep_status(runs, store)
     if not status and store.address.startswith("memory:"):
         expected = "expected a place that outlives this command"
         raise ValueError(f"out: found {store.address}, {expected}")
+    # a store that nobody can write to is told now; who asks for the status only looks
+    found = sweep_status(runs, store) if status else write_report(runs, store)
     if not status and not (found["state"] == "done").all():
-        write_report(runs, store)  # a store that nobody can write to is told now
         where = given["address"], given["gpus_per_run"], given["cpus_per_run"]
         try:
             with stoppable(), find_executor(given["executor"], *where) as executor:
