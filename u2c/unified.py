@@ -64,8 +64,9 @@ def segments(
     with np.errstate(divide="ignore", invalid="ignore"): kink = -b / w
     cut = np.where(w < 0, u.searchsorted(kink, "left"), u.searchsorted(kink, "right"))
     order = cut.argsort(kind="stable")
-    start = np.concatenate([[0], cut[order]])
-    return order, start, np.diff(start, append=len(u))
+    edges = np.empty(len(w) + 2, cut.dtype)
+    edges[0], edges[1:-1], edges[-1] = 0, cut[order], len(u)
+    return order, edges[:-1], edges[1:] - edges[:-1]
 
 # %% ../nbs/05_unified.ipynb #a3c6e9e0
 def mlp_gradient(
@@ -74,25 +75,32 @@ def mlp_gradient(
     abstain: np.ndarray,  # (n,) True where relabelled
 ) -> Callable[[np.ndarray], np.ndarray]:  # parameters (w, b, v, b') -> gradient
     "Gradient of the mean cross-entropy for a ReLU network of one variable, by prefix sums"
-    g = np.zeros(len(u) + 1)  # one zero more, so that a segment may start behind the last row
-    u_ = np.append(u, 0.0)
+    n, relabelled = len(u), abstain.astype(np.float64)
+    # one zero more, so that a segment may start behind the last row
+    g, gu, u_ = np.zeros(n + 1), np.zeros(n + 1), np.append(u, 0.0)
     def gradient(p: np.ndarray) -> np.ndarray:
         w, b, v = p[:-1].reshape(3, -1)
-        left = w < 0
         order, start, size = segments(u, w, b)
+        left, empty, vw, vb = w < 0, size == 0, v * w, v * b
+        sign = np.where(left, -1.0, 1.0)[order]
         def line(at_left: float, jump: np.ndarray) -> np.ndarray:  # sum over active units
-            jumps = np.where(left, -jump, jump)[order]
-            return np.repeat(np.concatenate([[at_left], jumps]).cumsum(), size)
+            jumps = np.empty(len(w) + 1)
+            jumps[0], jumps[1:] = at_left, jump[order] * sign
+            return jumps.cumsum().repeat(size)
         def active(x: np.ndarray) -> np.ndarray:  # sum of x over each unit's active side
-            # reduceat misreads empty segments
-            upto = np.where(size > 0, np.add.reduceat(x, start), 0.0).cumsum()
-            before = np.empty_like(w)
+            sums = np.add.reduceat(x, start)
+            sums[empty] = 0.0  # reduceat misreads empty segments
+            upto, before = sums.cumsum(), np.empty(len(w))
             before[order] = upto[:-1]
             return np.where(left, before, upto[-1] - before)
-        z = line((v * w)[left].sum(), v * w) * u + line((v * b)[left].sum() + p[-1], v * b)
-        np.subtract(sigmoid(z - lse), abstain, out=g[:-1])
-        G, H = active(g), active(g * u_)
-        return np.concatenate([v * H, v * G, w * H + b * G, [g.sum()]]) / len(u)
+        z = line(vw[left].sum(), vw)
+        z *= u
+        z += line(vb[left].sum() + p[-1], vb)
+        z -= lse
+        np.subtract(sigmoid(z), relabelled, out=g[:-1])
+        np.multiply(g, u_, out=gu)
+        G, H = active(g), active(gu)
+        return np.concatenate([v * H, v * G, w * H + b * G, [g.sum()]]) / n
     return gradient
 
 # %% ../nbs/05_unified.ipynb #1b02692a
