@@ -78,29 +78,39 @@ def mlp_gradient(
     n, relabelled = len(u), abstain.astype(np.float64)
     # one zero more, so that a segment may start behind the last row
     g, gu, u_ = np.zeros(n + 1), np.zeros(n + 1), np.append(u, 0.0)
+    tensor = torch.empty(n, dtype=torch.float64)
+    z = tensor.numpy()  # the same memory
     def gradient(p: np.ndarray) -> np.ndarray:
         w, b, v = p[:-1].reshape(3, -1)
         order, start, size = segments(u, w, b)
         left, empty, vw, vb = w < 0, size == 0, v * w, v * b
         sign = np.where(left, -1.0, 1.0)[order]
-        def line(at_left: float, jump: np.ndarray) -> np.ndarray:  # sum over active units
-            jumps = np.empty(len(w) + 1)
-            jumps[0], jumps[1:] = at_left, jump[order] * sign
-            return jumps.cumsum().repeat(size)
+        # slope and height of tau_u: those on the far left, and what each kink adds to them
+        lines = np.empty((2, len(w) + 1))
+        lines[0, 0], lines[1, 0] = vw[left].sum(), vb[left].sum() + p[-1]
+        np.multiply(vw[order], sign, out=lines[0, 1:])
+        np.multiply(vb[order], sign, out=lines[1, 1:])
+        slope, height = lines.cumsum(1).repeat(size, 1)
+        np.multiply(slope, u, out=z)
+        np.add(z, height, out=z)
+        np.subtract(z, lse, out=z)
+        tensor.sigmoid_()
+        np.subtract(z, relabelled, out=g[:-1])
+        np.multiply(g, u_, out=gu)
         def active(x: np.ndarray) -> np.ndarray:  # sum of x over each unit's active side
             sums = np.add.reduceat(x, start)
             sums[empty] = 0.0  # reduceat misreads empty segments
             upto, before = sums.cumsum(), np.empty(len(w))
             before[order] = upto[:-1]
             return np.where(left, before, upto[-1] - before)
-        z = line(vw[left].sum(), vw)
-        z *= u
-        z += line(vb[left].sum() + p[-1], vb)
-        z -= lse
-        np.subtract(sigmoid(z), relabelled, out=g[:-1])
-        np.multiply(g, u_, out=gu)
-        G, H = active(g), active(gu)
-        return np.concatenate([v * H, v * G, w * H + b * G, [g.sum()]]) / n
+        G, H, found = active(g), active(gu), np.empty(len(p))
+        dw, db, dv = found[:-1].reshape(3, -1)
+        np.multiply(v, H, out=dw)
+        np.multiply(v, G, out=db)
+        np.add(w * H, b * G, out=dv)
+        found[-1] = g.sum()
+        found /= n
+        return found
     return gradient
 
 # %% ../nbs/05_unified.ipynb #1b02692a
