@@ -10,6 +10,7 @@ __all__ = ['GAPS', 'SLOPES', 'LEVELS', 'SIDES', 'STATE', 'AnyWatch', 'check_coun
            'packed_watch', 'restored', 'unpacked_watch']
 
 # %% ../nbs/14_watch.ipynb #88182e4c
+import functools
 import math
 import operator
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # %% ../nbs/14_watch.ipynb #a4fa415b
+@functools.lru_cache  # many watches over one kind of traffic ask for few of them
 def _lower_end(
     count: int,
     n: int,
