@@ -60,18 +60,13 @@ def goes_on(process: psutil.Process) -> bool:
 
 @pytest.fixture(scope="module")
 def ray_environment():
-    "Ray on loopback, in a folder of its own, and quick to start"
+    "Ray on loopback, in a folder of its own"
     folder = Path(tempfile.mkdtemp(prefix="r-", dir="/tmp"))  # a socket's path must be short
-    # Every process of Ray would spend seconds on a package of JupyterLab's that it does not use.
-    (folder / "quick").mkdir()
-    (folder / "quick/rfc3987_syntax.py").write_text("raise ImportError")
-    path = os.pathsep.join(filter(None, (str(folder / "quick"), os.environ.get("PYTHONPATH"))))
-    given = {"PYTHONPATH": path, "RAY_TMPDIR": str(folder), "TMPDIR": str(folder), "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    given = {"RAY_TMPDIR": str(folder), "TMPDIR": str(folder), "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
              "RAY_AUTH_MODE": "disabled", "OMP_NUM_THREADS": "1", "RAY_worker_register_timeout_seconds": "240",
              "RAY_worker_niceness": "0"}
     with pytest.MonkeyPatch.context() as m:
         for name, value in given.items(): m.setenv(name, value)
-        m.setitem(sys.modules, "rfc3987_syntax", None)
         yield given
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -376,8 +376,8 @@ def as_splits(
 ) -> dict[str, Split]:
     "The splits again"
     def read(head: str) -> Split:
-        images, labels, source = (tensors[f"{head}/{p}"] for p in ("images", "labels", "source"))
-        return Split(images, labels, head.split("/")[2], source)
+        def part(name: str) -> Tensor: return tensors[f"{head}/{name}"]
+        return Split(part("images"), part("labels"), head.split("/")[2], part("source"))
     heads = sorted({name.rpartition("/")[0] for name in tensors})
     return {head.split("/")[1]: read(head) for head in heads}
 
