@@ -4,6 +4,7 @@
 It stops, and names file and text, at code that does not fit a page, at markup that one builder would not render or
 that leaks, at broken links, missing images, anything fetched from another host, and every warning of Sphinx. The site
 that is built is moved to its place only when nothing was found."""
+import functools
 import importlib.util
 import io
 import re
@@ -122,6 +123,7 @@ UNREAD = ("pre", "code", "script", "style", "math", "mjx-container")
 LOADED = (("a", "href"), ("img", "src"), ("script", "src"), ("link", "href"), ("iframe", "src"), ("source", "src"))
 
 
+@functools.cache  # it takes seconds, and the tests of the site look at every page again and again
 def parsed(page: Path) -> BeautifulSoup:
     "A page without the colours of its code, which are most of it."
     text = page.read_text(encoding="utf-8")

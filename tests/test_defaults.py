@@ -32,7 +32,7 @@ def everything():
 def small_networks():
     "Initial weights, a step of training and what is extracted"
     from u2c.backbones import make_backbone, train_backbone
-    from u2c.bench_small import data_hash, load_benchmark
+    from u2c.bench_small import data_hash, digits_benchmark, load_benchmark
     from u2c.features import extract
     from u2c.lemmas import World
 
@@ -42,7 +42,7 @@ def small_networks():
     net = train_backbone("resnet_small", train.images, train.labels, 8, epochs=1)
     world = World()
     return [*make_backbone("vit_small", 8).parameters(), extract(net, train.images, train.labels).logits, train.labels,
-            world.known(50).logits, torch.tensor(list(data_hash(splits).encode()), device="cpu")]
+            world.known(50).logits, torch.tensor(list((data_hash(splits) + data_hash(digits_benchmark())).encode()), device="cpu")]
 
 
 @pytest.fixture

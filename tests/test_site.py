@@ -84,7 +84,6 @@ def test_pages_are_whole(site):
     assert docs.check_site(site) == []
 
 
-@functools.cache
 def soup(site: Path, notebook: str) -> BeautifulSoup:
     return docs.parsed(site / f"{pages.page_of(notebook)}.html")
 
