@@ -78,8 +78,8 @@ def mlp_gradient(
     n, relabelled = len(u), abstain.astype(np.float64)
     # one zero more, so that a segment may start behind the last row
     g, gu, u_ = np.zeros(n + 1), np.zeros(n + 1), np.append(u, 0.0)
-    tensor = torch.empty(n, dtype=torch.float64)
-    z = tensor.numpy()  # the same memory
+    z = np.empty(n)
+    tensor = torch.from_numpy(z)  # the same memory
     def gradient(p: np.ndarray) -> np.ndarray:
         w, b, v = p[:-1].reshape(3, -1)
         order, start, size = segments(u, w, b)
