@@ -14,7 +14,7 @@ from u2c.features import load_tensors
 from u2c.reproduce import collect, job_folder, published_records
 from u2c.tables import critical, joint_error, record_cells, verdict
 
-SMALL = Config(limit=60, epochs=1, resamples=20)
+SMALL = Config(limit=60, epochs=1, resamples=20, scorers=["knn"])
 PHOTOS = (78, 91, 62, 24, 43, 99, 115, 12)  # tiles of each photograph of the benchmark
 
 
@@ -98,7 +98,7 @@ def test_one_source_says_nothing_about_others():
         return u2c.core.Outputs(torch.rand(n, 6, generator=g), torch.randn(n, 4, generator=g) + 3 * torch.nn.functional.one_hot(y, 4), y)
     head = torch.randn(4, 6, generator=g), torch.zeros(4)
     data, groups = dict(va=outputs(200), far=outputs(60)), dict(va="in-domain", far="in-domain")
-    records = evaluate(data, groups, head, resamples=20, sources=dict(far=np.zeros(60)))
+    records = evaluate(data, groups, head, resamples=20, sources=dict(far=np.zeros(60)), scorers=["knn"])
     far = records[records.dataset == "far"]
     assert np.isinf(far[far.method != "rc"].err_change_se).all() and ((far.err_low == 0) & (far.err_high == 1)).all()
     cells = record_cells(records.assign(benchmark="b", backbone="net", seed=0), "net")
