@@ -24,12 +24,12 @@ def command(data: Path, out: Path, *more: str) -> list[str]:
 
 @pytest.fixture
 def here(monkeypatch, capsys):
-    "A command in this process, which spares the start of one more Python: its exit code and what it said."
-    def call(main, *words: str) -> tuple[int, str]:
+    "A command in this process, which spares the start of one more Python: its exit code, output and errors."
+    def call(main, *words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", [main.__module__, *words])
         with pytest.raises(SystemExit) as e: main()
         said = capsys.readouterr()
-        return e.value.code, said.out + said.err
+        return e.value.code, said.out, said.err
 
     return call
 
@@ -83,23 +83,23 @@ def test_broken_and_absent_data(here, tmp_path):
     (lists / "test_ninco.txt").unlink()
     image = data / "images_largescale/texture/5.jpg"
     image.write_bytes(image.read_bytes()[:2000])
-    code, said = here(bench_imagenet.main, "check", "--data", str(data), "--read")
+    code, said, _ = here(bench_imagenet.main, "check", "--data", str(data), "--read")
     assert code == 1 and "texture/5.jpg" in said and "found no test_ninco.txt" in said
     call = command(data, out, "--scorers", "maxlogit")[1:]
-    code, said = here(reproduce.main, *call)
+    code, _, said = here(reproduce.main, *call)
     assert code == 1 and "images: found 1 that cannot be read (images_largescale/texture/5.jpg: OSError)" in said
-    code, said = here(reproduce.main, *call, "--skip-bad")
+    code, _, said = here(reproduce.main, *call, "--skip-bad")
     assert code == 0, said
     records = read_records(out / "records.csv")
     assert "NINCO" not in set(records["dataset"]) and set(records[records["dataset"] == "Texture"]["n"]) == {11}
     assert "texture/5.jpg" in (out / "efficientnet_lite0-seed0/outputs/Texture/unreadable.txt").read_text()
     (lists / "test_imagenet_r.txt").write_text("images_largescale/imagenet-r/0.jpg 1000\n")
-    code, said = here(reproduce.main, *call, "--skip-bad")
+    code, _, said = here(reproduce.main, *call, "--skip-bad")
     assert code == 2 and "test_imagenet_r.txt, line 1: found label 1000, expected 0..999" in said
 
 
 def test_imagenet_without_data_says_so(here, tmp_path):
-    code, said = here(reproduce.main, "--benchmark", "imagenet", "--out", str(tmp_path))
+    code, _, said = here(reproduce.main, "--benchmark", "imagenet", "--out", str(tmp_path))
     assert code == 2 and "data: found None, expected the folder with ImageNet's images" in said
 
 

@@ -16,7 +16,6 @@ import hashlib
 import os
 from collections.abc import Callable
 from importlib.metadata import version
-from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
@@ -382,22 +381,27 @@ def as_splits(
     return {head.split("/")[1]: read(head) for head in heads}
 
 # %% ../nbs/20_bench_small.ipynb #keptfn03
+# all as it was imported: files and packages may change under a running process
+_source = Path(__file__).read_bytes() if "__file__" in globals() else b""
+_libraries = ("numpy", "scipy", "pillow", "matplotlib", "scikit-image", "scikit-learn",
+              "mlxtend", "torch")
+_decides = {"code": hashlib.sha256(_source).hexdigest()} | {name: version(name) for name in _libraries}
+
+# %% ../nbs/20_bench_small.ipynb #keptfn04
 def kept_digits() -> dict[str, Split]:
     "`digits_benchmark`, from the user's cache if it was built before"
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    path = Path(cache) / "u2c" / "small.safetensors"
-    libraries = ("numpy", "scipy", "pillow", "matplotlib", "scikit-image", "scikit-learn",
-                 "mlxtend", "torch")
-    about = {name: version(name) for name in libraries}
-    about["instructions"] = torch.backends.cpu.get_cpu_capability()
-    source = (files("u2c") / "bench_small.py").read_bytes()
-    about["code"] = hashlib.sha256(source).hexdigest()[:16]
-    found = load_tensors(path, about) if path.is_absolute() else None
-    if found is not None: return as_splits(found)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    if not _source or not cache.is_absolute(): return digits_benchmark()
+    path = cache / "u2c" / "small.safetensors"
+    ways = [[name, f.__module__, *levels] for name, (f, levels) in corruptions.items()]
+    about = _decides | {"fonts": FONTS, "letters": LETTERS, "corruptions": ways,
+                        "instructions": torch.backends.cpu.get_cpu_capability()}
+    # a cache that cannot be read or written costs time, nothing else
+    with contextlib.suppress(OSError):
+        if (found := load_tensors(path, about)) is not None: return as_splits(found)
     splits = digits_benchmark()
-    # a cache that cannot be written costs time, nothing else
     with contextlib.suppress(OSError, SafetensorError):
-        if path.is_absolute(): save_tensors(path, as_tensors(splits), about)
+        save_tensors(path, as_tensors(splits), about)
     return splits
 
 # %% ../nbs/20_bench_small.ipynb #382521d2

@@ -89,9 +89,9 @@ def load_tensors(
             tensors = {k: f.get_tensor(k) for k in f.keys()}
     except (SafetensorError, OSError, ValueError) as e: found = f"damaged ({e})"
     else:
-        if note.get("digest") != digest(tensors):
+        if not isinstance(note, dict) or note.get("digest") != digest(tensors):
             found = "damaged (its content does not match its checksum)"
-        elif note["about"] != json.loads(json.dumps(about)):
+        elif note.get("about") != json.loads(json.dumps(about)):
             found = "made with other settings or files"
         else: return tensors
     print(f"{path.name}: {found}; it is built again")
