@@ -385,7 +385,8 @@ def as_splits(
 _source = Path(__file__).read_bytes() if "__file__" in globals() else b""
 _libraries = ("numpy", "scipy", "pillow", "matplotlib", "scikit-image", "scikit-learn",
               "mlxtend", "torch")
-_decides = {"code": hashlib.sha256(_source).hexdigest()} | {name: version(name) for name in _libraries}
+_decides = {name: version(name) for name in _libraries}
+_decides["code"] = hashlib.sha256(_source).hexdigest()
 
 # %% ../nbs/20_bench_small.ipynb #keptfn04
 def kept_digits() -> dict[str, Split]:
