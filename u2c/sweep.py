@@ -34,6 +34,7 @@ from uuid import uuid4
 import fsspec  # type: ignore[import-untyped]
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
+import psutil  # type: ignore[import-untyped]
 import yaml  # type: ignore[import-untyped]
 from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
 from safetensors.torch import load as tensors_in
@@ -43,7 +44,8 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from .experiment import SCORERS, Config, check_code, check_count, code_hash, describe
 from .experiment import extraction, imagenet_lists, placed_network, pooled
 from .features import ImageFiles, extract_files, writer
-from .reproduce import NotebookFailed, caption, file_name, find_executor, job_folder
+from .reproduce import NotebookFailed, caption, end_family, file_name, find_executor
+from .reproduce import job_folder
 from .reproduce import progress_text, run_job, side_by_side, stoppable
 from .tables import LEGEND, to_markdown
 from .verdicts import record_cells
@@ -391,7 +393,10 @@ def _work(
 ) -> None:
     "What a Ray worker does"
     board.begin.remote(name)
-    with chdir(folder) if Path(folder).is_dir() else nullcontext(): task(Event())
+    with chdir(folder) if Path(folder).is_dir() else nullcontext():
+        try: task(Event())
+        finally:  # a cancellation can come while a process is being started
+            for child in psutil.Process().children(): end_family(child.pid)
 
 # %% ../nbs/37_sweep.ipynb #a7e2b1bf
 @dataclass(frozen=True)
@@ -426,8 +431,11 @@ class OnRay:
         pending = self.submit(ray, board, tasks)
         try: return _follow(ray, board, pending, unit, self.tries)
         except BaseException:
-            for ref in pending: ray.cancel(ref)
-            ray.wait(list(pending), num_returns=len(pending), timeout=20)
+            # one that comes while a task is on its way to a worker may be lost: say it again
+            for force in [False] * 10 + [True]:
+                for ref in pending: ray.cancel(ref, force=force)
+                _, left = ray.wait(list(pending), num_returns=len(pending), timeout=2)
+                if not left: break
             raise
 
 # %% ../nbs/37_sweep.ipynb #9deecb8e
