@@ -45,8 +45,7 @@ from .experiment import SCORERS, Config, check_code, check_count, code_hash, des
 from .experiment import extraction, imagenet_lists, placed_network, pooled
 from .features import ImageFiles, extract_files, writer
 from .reproduce import NotebookFailed, caption, end_family, file_name, find_executor
-from .reproduce import job_folder
-from .reproduce import progress_text, run_job, side_by_side, stoppable
+from .reproduce import job_folder, progress_text, run_job, side_by_side, stoppable
 from .tables import LEGEND, to_markdown
 from .verdicts import record_cells
 
