@@ -141,9 +141,9 @@ def test_evaluation_moves_models_and_data_sets_to_the_device_it_is_told(monkeypa
 
     moved: list[tuple[str, str]] = []
     d = digits_outputs()
-    plain = experiment.evaluate({"va": d.va, "te": d.te}, dict.fromkeys(("va", "te"), "in-domain"), d.head, resamples=10)
+    plain = experiment.evaluate({"va": d.va, "te": d.te}, dict.fromkeys(("va", "te"), "in-domain"), d.head, resamples=10, scorers=["maxlogit", "knn"])
     monkeypatch.setattr(Outputs, "to", lambda self, device: (moved.append(("outputs", str(device))), self)[1])
     monkeypatch.setattr(torch.nn.Module, "to", lambda self, device: (moved.append(("model", str(device))), self)[1])
-    records = experiment.evaluate({"va": d.va, "te": d.te}, dict.fromkeys(("va", "te"), "in-domain"), d.head, resamples=10, device="cuda:1")
-    assert [m for m in moved if m[1] == "cuda:1"] == [("model", "cuda:1")] * 4 * 5 + [("outputs", "cuda:1")] * 2  # all that was fitted, then each data set
+    records = experiment.evaluate({"va": d.va, "te": d.te}, dict.fromkeys(("va", "te"), "in-domain"), d.head, resamples=10, scorers=["maxlogit", "knn"], device="cuda:1")
+    assert [m for m in moved if m[1] == "cuda:1"] == [("model", "cuda:1")] * 2 * 5 + [("outputs", "cuda:1")] * 2  # all that was fitted, then each data set
     assert records.equals(plain)

@@ -41,7 +41,7 @@ def shards(out: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
     data = tmp_path_factory.mktemp("imagenet")
-    example_tree(data, n=24)
+    example_tree(data, n=12)
     return data
 
 
@@ -57,7 +57,7 @@ def test_all_eleven_data_sets_are_in_the_table(whole):
     out, said = whole
     records = read_records(out / "records.csv")
     assert list(records["dataset"].unique()) == list(IMAGENET) and len(records) == 11 * 4 * 5
-    assert set(records["n"]) == {24}
+    assert set(records["n"]) == {12}
     assert "OpenImage-O" in said and (out / "tables/efficientnet_lite0-u2c.tex").exists() and (out / "figures/calibration.png").exists()
 
 

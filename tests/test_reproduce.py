@@ -26,6 +26,7 @@ SMALL = {"limit": 60, "epochs": 1, "scorers": "maxlogit"}  # one score: what is 
 def test_papermill_runs_the_notebook_by_itself(tmp_path):
     out = tmp_path / "out.ipynb"
     options = [x for k, v in {"backbone": "resnet_small", "benchmark": "small", "limit": 60, "epochs": 1, "resamples": 10}.items() for x in ("-p", k, str(v))]
+    options += ["-y", "scorers: [maxlogit]"]
     subprocess.run([sys.executable, "-m", "papermill", root / "nbs/experiments/run.ipynb", out, "--no-progress-bar", *options], check=True, capture_output=True, cwd=tmp_path)
     assert first_error(out) == ""
     cells = nbformat.read(out, 4).cells
@@ -92,7 +93,8 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path, capsys):
     assert "digits-te" in said.out and not list(tmp_path.rglob("*.partial*"))
 
 
-@pytest.mark.parametrize("names", ["SIGTERM", "SIGINT", "SIGHUP", "SIGTERM SIGHUP", "SIGINT SIGINT SIGINT"])
+# each as the first, and as one that comes while what was started is being ended
+@pytest.mark.parametrize("names", ["SIGTERM SIGHUP", "SIGHUP SIGTERM", "SIGINT SIGINT SIGINT"])
 def test_stopped_it_leaves_no_process_and_no_half_notebook(names, tmp_path):
     process, family = started(tmp_path)
     try:
@@ -140,12 +142,19 @@ def test_the_kernel_is_this_python_with_this_package(tmp_path):
     other_package(tmp_path)  # either of the two would make it fail
     other_kernel(tmp_path)
     out = tmp_path / "out"
-    code = f"import sys; sys.path.append({str(root)!r}); from u2c.reproduce import main; main()"  # no PYTHONPATH, as once installed
+    # no PYTHONPATH, as once installed
+    code = f"""
+import sys
+from pathlib import Path
+sys.path.append({str(root)!r})
+from u2c.reproduce import configurations, run_jobs
+configs = configurations("small", ["resnet_small"], 1, limit=60, epochs=1, scorers=["maxlogit"])
+print(run_jobs(configs, Path({str(out)!r}), 1))
+"""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"JUPYTER_PATH": str(tmp_path)}
-    call = [sys.executable, "-P", "-c", code, *options(out, backbones="resnet_small")]
-    done = subprocess.run(call, capture_output=True, text=True, cwd=tmp_path, env=environment)
-    assert done.returncode == 0, done.stderr
-    assert len(read_records(out / "records.csv")) == 10 * 1 * 5
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.stdout.strip() == "{}", done.stderr
+    assert len(read_records(out / "resnet_small-seed0/records.csv")) == 10 * 1 * 5
 
 
 def test_the_report_is_made_anew_when_it_is_not_what_it_should_be(tmp_path, capsys):

@@ -165,6 +165,10 @@ def url(site):
     server.shutdown()
 
 
+# Every name and address but this machine's is unknown to the browser: nothing is asked of a network.
+ALONE = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+
+
 @pytest.fixture(scope="module")
 def browser():
     if not chromium:
@@ -172,33 +176,55 @@ def browser():
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"])
+        browser = p.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync", ALONE])
         yield browser
         browser.close()
 
 
+def new_context(browser):
+    return browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
+
+
 @pytest.fixture()
 def tab(browser):
-    "A tab that reaches this machine alone; what goes wrong is collected in `tab.faults`."
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
-    page = context.new_page()
+    "A tab of a new reader"
+    context = new_context(browser)
+    yield watched(context.new_page())
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def reader(browser):
+    context = new_context(browser)
+    yield context
+    context.close()
+
+
+@pytest.fixture()
+def leaf(reader):
+    "A tab of one reader who goes from page to page, and so has the scripts and styles that all of them share"
+    page = watched(reader.new_page())
+    yield page
+    page.close()
+
+
+def watched(page):
+    "What goes wrong is collected in `page.faults`: also what the page asks of another host, which is not found"
     page.faults = []
-
-    def gate(route):
-        if urlparse(route.request.url).hostname == "127.0.0.1":
-            return route.continue_()
-        page.faults.append(f"asks another host: {route.request.url}")
-        return route.abort()
-
-    context.route("**/*", gate)
     page.on("console", lambda m: page.faults.append(f"console: {m.text}") if m.type in ("error", "warning") else None)
     page.on("pageerror", lambda e: page.faults.append(f"script: {e}"))
     # what a page still loads when the next one is opened is given up, and no fault
     given_up = lambda r: r.failure == "net::ERR_ABORTED"
     page.on("requestfailed", lambda r: None if given_up(r) else page.faults.append(f"failed: {r.url}, {r.failure}"))
     page.on("response", lambda r: page.faults.append(f"{r.status}: {r.url}") if r.status >= 400 else None)
-    yield page
-    context.close()
+    return page
+
+
+@pytest.mark.parametrize("asked", ["https://elsewhere.invalid/x.png", "http://elsewhere.invalid:8000/x.png"])
+def test_a_page_that_asks_another_host_is_noticed(tab, asked):
+    tab.set_content(f"<img src='{asked}'>")
+    tab.wait_for_load_state("load")
+    assert tab.faults[0] == f"failed: {asked}, net::ERR_NAME_NOT_RESOLVED"
 
 
 VISIBLE = """() => { const a = (document.querySelector('article') || document.querySelector('main')).cloneNode(true);
@@ -230,26 +256,26 @@ CURRENT = {"sphinx": ".bd-sidebar-primary a.current", "quarto": "#quarto-sidebar
 
 
 @pytest.mark.parametrize("notebook", SIDEBAR)
-def test_page_in_browser(tab, url, builder, notebook):
-    assert tab.goto(f"{url}/{pages.page_of(notebook)}.html").ok
+def test_page_in_browser(leaf, url, builder, notebook):
+    assert leaf.goto(f"{url}/{pages.page_of(notebook)}.html").ok
     if has_math(notebook):
-        assert tab.locator(FORMULAS[builder]).count() > 0
+        assert leaf.locator(FORMULAS[builder]).count() > 0
     if builder == "sphinx":  # MathJax draws; Quarto's formulas are MathML
-        tab.wait_for_function("() => [...document.querySelectorAll('article .math')].every(m => m.querySelector('mjx-container svg'))")
-    assert tab.locator("merror, mjx-merror, [data-mjx-error]").count() == 0
-    raw = re.search(r".{0,40}(\$|\\\(|\\\[|\\frac|\\tau).{0,40}", tab.evaluate(VISIBLE))
+        leaf.wait_for_function("() => [...document.querySelectorAll('article .math')].every(m => m.querySelector('mjx-container svg'))")
+    assert leaf.locator("merror, mjx-merror, [data-mjx-error]").count() == 0
+    raw = re.search(r".{0,40}(\$|\\\(|\\\[|\\frac|\\tau).{0,40}", leaf.evaluate(VISIBLE))
     assert not raw, f"a formula that is not rendered: {raw[0]}"
     if notebook.startswith("live/"):  # whose scripts fetch; other pages have all they need once they are loaded
-        tab.wait_for_load_state("networkidle")
+        leaf.wait_for_load_state("networkidle")
     with contextlib.suppress(playwright_timeout()):  # what a script brings comes late
-        tab.wait_for_function(f"() => ({UNSEEN})().length == 0", timeout=10_000)
-    assert tab.evaluate(UNSEEN) == []
-    assert tab.locator(CURRENT[builder]).count() > 0, "the page is not in the sidebar"
-    tab.set_viewport_size({"width": 390, "height": 844})
-    assert tab.evaluate(WIDER) is None
-    assert tab.faults == []
-    tab.set_viewport_size({"width": 1400, "height": 900})
-    scrolled = tab.evaluate(SCROLLED)
+        leaf.wait_for_function(f"() => ({UNSEEN})().length == 0", timeout=10_000)
+    assert leaf.evaluate(UNSEEN) == []
+    assert leaf.locator(CURRENT[builder]).count() > 0, "the page is not in the sidebar"
+    leaf.set_viewport_size({"width": 390, "height": 844})
+    assert leaf.evaluate(WIDER) is None
+    assert leaf.faults == []
+    leaf.set_viewport_size({"width": 1400, "height": 900})
+    scrolled = leaf.evaluate(SCROLLED)
     assert not scrolled, f"{notebook}: code scrolls sideways, in the block that begins with {scrolled[0]!r}"
 
 

@@ -19,7 +19,6 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from types import ModuleType
@@ -34,9 +33,9 @@ from torch import Tensor
 from .backbones import one_thread
 from .bench_small import benchmarks, load_benchmark
 from .core import ArrayLike, Outputs, check_labels, in_domain_labels, own_copy, warn, widen
-from .experiment import SCORERS, Config, check_name, check_sources, describe, ood_metrics
-from .experiment import read_records, resample_weights, run_outputs, standard_error
-from .experiment import write_records
+from .experiment import SCORERS, Config, about_outputs, check_name, check_sources
+from .experiment import ood_metrics, read_records, resample_weights, run_outputs
+from .experiment import standard_error, write_records
 from .features import load_tensors
 from .held_out import held_out_scores
 from .metrics import aurc, brier, check_probs, ece, ece_apart, err, nll
@@ -535,10 +534,9 @@ def check_runs(
 ) -> None:
     "Refuse networks whose outputs are not there, or are of other data, code or versions"
     for config in configs:
-        # as `run_outputs` keeps them
-        usual = replace(config, alpha=0.95, resamples=1000, scorers=SCORERS)
-        about, folder = describe(usual, "backbones", "features"), job_folder(runs, config)
-        if load_tensors(folder / "outputs.safetensors", about) is not None: continue
+        folder = job_folder(runs, config)
+        kept = load_tensors(folder / "outputs.safetensors", about_outputs(config))
+        if kept is not None: continue
         expected = "expected those of u2c_reproduce by this code, on this kind of processor"
         raise ValueError(f"runs: found no such outputs in {folder}, {expected}")
 

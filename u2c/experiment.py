@@ -6,8 +6,9 @@
 __all__ = ['SCORERS', 'LARGEST', 'Measured', 'check_name', 'check_count', 'check_network', 'check_scorers', 'check_device',
            'Config', 'chosen_device', 'resample_weights', 'resampled', 'standard_error', 'interval', 'answers',
            'measure', 'ood_metrics', 'fit_methods', 'change', 'check_sources', 'evaluate', 'pooled', 'versions',
-           'code_hash', 'check_code', 'imagenet_lists', 'lists_hash', 'describe', 'trained', 'run_outputs', 'Shards',
-           'placed_network', 'extraction', 'imagenet_outputs', 'write_records', 'read_records', 'run', 'finished']
+           'code_hash', 'check_code', 'imagenet_lists', 'lists_hash', 'describe', 'about_network', 'about_outputs',
+           'trained', 'run_outputs', 'Shards', 'placed_network', 'extraction', 'imagenet_outputs', 'write_records',
+           'read_records', 'run', 'finished']
 
 # %% ../nbs/30_experiment.ipynb #9c41271c
 import hashlib
@@ -464,11 +465,26 @@ def describe(
     else: about["data"] = data_hash(load_benchmark(config.benchmark, config.limit))
     return about | {"versions": versions(), "code": code_hash(*modules)}
 
+# %% ../nbs/30_experiment.ipynb #abtnet01
+def about_network(
+    config: Config,
+) -> dict[str, Any]:
+    "All that decides the weights of a run's backbone"
+    # none of these concerns the network
+    usual = replace(config, alpha=0.95, resamples=1000, scorers=SCORERS, device=None)
+    return describe(usual, "backbones", "features")
+
+# %% ../nbs/30_experiment.ipynb #abtout01
+def about_outputs(
+    config: Config,
+) -> dict[str, Any]:
+    "All that decides the outputs of a run's backbone, as `run_outputs` keeps them"
+    return about_network(config) | {"with": "head"}
+
 # %% ../nbs/30_experiment.ipynb #1c4b6735
 def trained(
     config: Config,
     splits: dict[str, Split],
-    about: dict[str, Any],  # what decides the weights
     folder: Path | None = None,  # where to keep them
 ) -> Backbone | Sampled:
     "The backbone of a run, trained or read back"
@@ -478,7 +494,7 @@ def trained(
         recipe = (c, config.seed, config.epochs)
         new = train_backbone(config.backbone, train.images, train.labels, *recipe)
         return new.state_dict()
-    net = make_backbone(config.backbone, c, config.seed)
+    about, net = about_network(config), make_backbone(config.backbone, c, config.seed)
     net.load_state_dict(cached(folder and folder / "weights.safetensors", about, make))
     return net.eval().requires_grad_(False)
 
@@ -489,21 +505,20 @@ def run_outputs(
 ) -> tuple[dict[str, Outputs], tuple[Tensor, Tensor]]:  # outputs, without "train"; the head
     "What the backbone of a run says about every data set"
     splits = load_benchmark(config.benchmark, config.limit)
-    # none of these concerns the network
-    usual = replace(
-        config, alpha=0.95, resamples=1000, scorers=SCORERS, device=None)
-    about = describe(usual, "backbones", "features")
-    net = trained(config, splits, about, folder)
     tests = {k: s for k, s in splits.items() if k != "train"}
+    # with the head among them, who reads outputs back needs no network, nor timm's import
     def make() -> dict[str, Tensor]:
+        net = trained(config, splits, folder)
         outputs = {k: extract(net, s.images, s.labels) for k, s in tests.items()}
-        return {f"{k}/{part}": x for k, o in outputs.items() for part, x in o.parts().items()}
-    tensors, parts = cached(folder and folder / "outputs.safetensors", about, make), {}
+        tensors = {f"{k}/{p}": x for k, o in outputs.items() for p, x in o.parts().items()}
+        return tensors | {f"head/{p}": x.detach() for p, x in net.head.named_parameters()}
+    kept = folder and folder / "outputs.safetensors"
+    tensors, parts = cached(kept, about_outputs(config), make), {}
     for k in tests:
         names = [name for name in tensors if name.rpartition("/")[0] == k]
         parts[k] = {name.rpartition("/")[2]: tensors[name] for name in names}
     outputs = {k: Outputs(**p) for k, p in parts.items()}
-    return outputs, (net.head.weight, net.head.bias)
+    return outputs, (tensors["head/weight"], tensors["head/bias"])
 
 # %% ../nbs/30_experiment.ipynb #06cf5fe7
 class Shards(Mapping[str, Outputs]):

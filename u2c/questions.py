@@ -35,8 +35,7 @@ from .bench_small import Split, evenly, load_benchmark
 from .beside import known_warnings, measured, short
 from .core import Outputs, check_labels, in_domain_labels, seeded
 from .distances import KNN, nearest_torch, unit_rows
-from .experiment import Config, check_name, describe, read_records, trained
-from .experiment import write_records
+from .experiment import Config, check_name, read_records, trained, write_records
 from .features import extract
 from .metrics import auroc
 from .rank import RankU2C
@@ -599,8 +598,7 @@ def network_of(
     check_name("backbone", config.backbone, list(recipes))
     splits = load_benchmark(config.benchmark, config.limit)
     folder = None if runs is None else job_folder(runs, config)
-    about = describe(config, "backbones", "features")
-    net = trained(config, splits, about, folder)
+    net = trained(config, splits, folder)
     assert isinstance(net, Backbone)
     return config, net, splits
 
