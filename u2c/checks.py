@@ -5,24 +5,26 @@
 # %% auto #0
 __all__ = ['kinds', 'Measure', 'CHECKS', 'FACTORS', 'LEVEL', 'LAWS', 'CLAIMS', 'TOLERANCE', 'VERDICTS', 'COLOURS',
            'GaussianClasses', 'members_of', 'make_outputs', 'outputs_at', 'sample', 'Setting', 'joined',
-           'plain_setting', 'fresh', 'NotApplicable', 'Subject', 'Check', 'Result', 'other_luck', 'judged', 'check',
-           'rank_correlation', 'rise', 'rays', 'overshoot', 'density', 'auroc_bound', 'order', 'claim', 'claims_of',
-           'subject_of', 'apart', 'departure', 'with_parts', 'mapped', 'feature_scale', 'rotation', 'shifted',
-           'logit_shift', 'row_order', 'duplicates', 'ranks_among', 't_test', 'quantiles_hold', 'held_out_quantiles',
-           'in_sample_quantiles', 'agreement', 'subsamples', 'neighbours', 'seeds', 'survived', 'constant', 'magnified',
-           'tiny', 'huge', 'half', 'batches', 'Places', 'device', 'unfitted', 'state', 'untouched', 'Report',
-           'check_scorer', 'Card', 'report_card']
+           'plain_setting', 'NotApplicable', 'fresh', 'Subject', 'Check', 'Result', 'other_luck', 'judged', 'check',
+           'rank_correlation', 'rise', 'rays', 'overshoot', 'density', 'auroc_bound', 'order', 'claim',
+           'claims_of_parts', 'claims_of', 'check_claims', 'subject_of', 'apart', 'departure', 'with_parts', 'mapped',
+           'feature_scale', 'rotation', 'shifted', 'logit_shift', 'row_order', 'duplicates', 'ranks_among', 't_test',
+           'quantiles_hold', 'held_out_quantiles', 'in_sample_quantiles', 'agreement', 'subsamples', 'neighbours',
+           'seeds', 'survived', 'constant', 'magnified', 'tiny', 'huge', 'half', 'batches', 'Places', 'device',
+           'unfitted', 'state', 'untouched', 'Report', 'check_scorer', 'Card', 'report_card']
 
 # %% ../nbs/09_checks.ipynb #aa85461a
 import html
 import inspect
 import math
 import random
+import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import lru_cache, update_wrapper
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -35,7 +37,9 @@ from torch.utils._pytree import tree_leaves
 
 from .core import ArrayLike, Outputs, own_copy, seeded
 from .metrics import auroc
-from .scorers import Scorer, list_scorers, make_scorer, need_features
+from .rank import Combined, scorers_of
+from .scorers import Scorer, give_head, list_scorers, make_scorer, need_features
+from .scorers import scorer_name
 
 # %% ../nbs/09_checks.ipynb #81637e98
 @dataclass(frozen=True)
@@ -146,6 +150,9 @@ def joined(
     "The rows of several outputs, one after another"
     columns = zip(*(vars(p).items() for p in parts))
     values = {c[0][0]: [v for _, v in c] for c in columns}
+    for name, each in values.items():
+        if len({v is None for v in each}) > 1:
+            raise ValueError(f"{name}: found in some of the parts, expected in all or in none")
     return Outputs(**{k: None if v[0] is None else torch.cat(v) for k, v in values.items()})
 
 # %% ../nbs/09_checks.ipynb #a7fe3501
@@ -161,19 +168,6 @@ def plain_setting() -> Setting:  # may be written to
     "240 rows to fit on, 12 for each feature, and 300 others: known, near and far"
     return deepcopy(_plain())
 
-# %% ../nbs/09_checks.ipynb #e120e36c
-def fresh(
-    scorer: Scorer,  # stays as it is
-    head: tuple[Tensor, Tensor],
-    **options: Any,  # those that change
-) -> Scorer:
-    "A scorer of the same class and options; with this head, if it takes one"
-    names = list(inspect.signature(type(scorer).__init__).parameters)[1:]
-    new = options | {"head": head} if "head" in names else options
-    if not new: return own_copy(scorer)
-    old = {k: getattr(scorer, k) for k in names if hasattr(scorer, k)}
-    return type(scorer)(**old | new)
-
 # %% ../nbs/09_checks.ipynb #f2273a5a
 class NotApplicable(Exception):
     "Why a check says nothing about a scorer"
@@ -184,6 +178,22 @@ class NotApplicable(Exception):
     ):
         super().__init__(reason)
         self.reason, self.number = reason, number
+
+# %% ../nbs/09_checks.ipynb #e120e36c
+def fresh(
+    scorer: Scorer,  # stays as it is
+    head: tuple[Tensor, Tensor],
+    **options: Any,  # those that change
+) -> Scorer:
+    "A scorer of the same class and options; with this head, if it takes one"
+    new = own_copy(scorer)
+    if options:
+        names = [k for k in inspect.signature(type(scorer)).parameters if k != "head"]
+        if lost := [k for k in names if not hasattr(scorer, k)]:
+            raise NotApplicable(f"it does not keep its option {lost[0]!r} under that name")
+        new = type(scorer)(**{k: getattr(scorer, k) for k in names} | options)
+    give_head(new, head)
+    return new
 
 # %% ../nbs/09_checks.ipynb #70f6da47
 @dataclass(frozen=True)
@@ -205,7 +215,8 @@ class Subject:
         "Raise `NotApplicable` if the plain setting has not what the scorer needs"
         try: self.scores(plain_setting())
         except ValueError as e:
-            if str(e).startswith("u of "): raise  # it scored, and the scores are none
+            # not such: numpy's complaints, and scores that are none ("u of ...")
+            if not re.match(r"(?!u of )[\w ]+: found .*, expected ", str(e), re.S): raise
             raise NotApplicable(f"needs what is not there: {e}") from None
 
 # %% ../nbs/09_checks.ipynb #c6ff0bf6
@@ -226,7 +237,7 @@ class Check:
     def __call__(
         self,
         scorer: Scorer | str,  # an object, or a name that `make_scorer` takes
-        claims: dict[str, str] | None = None,  # what it claims, if `CLAIMS` does not say
+        claims: Mapping[str, str] | None = None,  # what it claims, if `CLAIMS` does not say
     ) -> "Result":
         "Put a scorer to this check"
         return judged(self, subject_of(scorer, claims))
@@ -436,32 +447,62 @@ _OTHERS: dict[tuple[str, str, Any], dict[str, str]] = {  # class, option, value 
     ("mahalanobis", "diagonal", True): {"rotation": _by_axes},
 }
 
+# %% ../nbs/09_checks.ipynb #options4
+def claims_of_parts(
+    combined: Combined,
+) -> dict[str, str]:  # check -> one of `LAWS`, or why there is none
+    "What a combined score claims, by what its parts do"
+    found = claim(duplicates="its ranks count rows")
+    for part in scorers_of(combined):
+        name = scorer_name(part)
+        claims = claims_of(part, name)
+        for key in found:
+            law = claims.get(key, "nothing is claimed")
+            common = key == "feature_scale" and law in LAWS
+            if law != "unmoved" and not common: found[key] = f"{name} is a part of it"
+    return found
+
 # %% ../nbs/09_checks.ipynb #options2
 def claims_of(
     scorer: Scorer,
     name: str,  # it goes by
 ) -> dict[str, str]:  # nothing, if `CLAIMS` does not know it
     "What is claimed of a scorer with its options"
+    if isinstance(scorer, Combined): return claims_of_parts(scorer)
     found, kind = dict(CLAIMS.get(name, {})), type(scorer).__name__.lower()
     for (cls, option, value), differs in _OTHERS.items():
         if cls == kind and vars(scorer).get(option) == value: found |= differs
     return found
 
+# %% ../nbs/09_checks.ipynb #claimsok
+def check_claims(
+    claims: Mapping[str, str],
+) -> dict[str, str]:
+    "Claims about transformations that there are; a law that is misspelt is no reason"
+    if not isinstance(claims, Mapping):
+        expected = "expected a dictionary, such as claim(rotation='unmoved')"
+        raise TypeError(f"claims: found {type(claims).__name__}, {expected}")
+    for key, law in claims.items():
+        if key not in (known := claim()):
+            raise ValueError(f"claims: found {key!r}, expected some of {', '.join(known)}")
+        if law not in LAWS and (near := get_close_matches(str(law), LAWS, 1, 0.8)):
+            expected = f"expected {near[0]!r}, or a reason why there is no law"
+            raise ValueError(f"claims: found {law!r} for {key}, {expected}")
+    return dict(claims)
+
 # %% ../nbs/09_checks.ipynb #240c5a23
 def subject_of(
     scorer: Scorer | str,  # an object, or a name that `make_scorer` takes
-    claims: dict[str, str] | None = None,  # what it claims, if `CLAIMS` does not say
+    claims: Mapping[str, str] | None = None,  # what it claims, if `CLAIMS` does not say
 ) -> Subject:
     "A scorer under test, with its name and its claims"
     if isinstance(scorer, str): name, scorer = scorer, make_scorer(scorer)
-    elif isinstance(scorer, Scorer): name = type(scorer).__name__.lower()
+    elif isinstance(scorer, Scorer): name = scorer_name(scorer)
     else:
         expected = "expected an object such as KNN(), or a name such as 'knn'"
         raise TypeError(f"scorer: found {type(scorer).__name__}, {expected}")
-    for key in claims or {}:
-        if key not in (known := claim()):
-            raise ValueError(f"claims: found {key!r}, expected some of {', '.join(known)}")
-    return Subject(scorer, name, claims_of(scorer, name) if claims is None else claims)
+    if claims is None: return Subject(scorer, name, claims_of(scorer, name))
+    return Subject(scorer, name, check_claims(claims))
 
 # %% ../nbs/09_checks.ipynb #b9fa2af3
 def apart(
@@ -563,11 +604,13 @@ def duplicates(subject: Subject) -> float:
 def ranks_among(
     u: ArrayLike,  # (m,) scores of fresh rows
     known: ArrayLike,  # (n,) scores of validation rows
+    seed: int = 0,  # decides the places of ties
 ) -> np.ndarray:  # (m,) between 0 and 1
     "Where scores stand among others: the middle of the place that each would take"
     x, ref = np.asarray(u), np.sort(np.asarray(known))
     below, upto = (np.searchsorted(ref, x, side) for side in ("left", "right"))
-    return ((below + upto) / 2 + 0.5) / (len(ref) + 1)
+    ties, chance = upto - below, np.random.default_rng(seed).random(len(x))
+    return (below + np.where(ties > 0, chance * (ties + 1), 0.5)) / (len(ref) + 1)
 
 # %% ../nbs/09_checks.ipynb #92f64e52
 def t_test(
@@ -593,7 +636,7 @@ def quantiles_hold(
     for i in range(seed, seed + 20):
         s = Setting(sample(240, i), sample(400, 10_000 + i), GaussianClasses().head)
         known = scores(fresh(subject.scorer, s.head), s.va).double().cpu()
-        ranks = ranks_among(subject.scores(s).cpu(), known)
+        ranks = ranks_among(subject.scores(s).cpu(), known, i)
         means.append((ranks.mean(), np.abs(ranks - 0.5).mean()))
     both = (t_test(x, m) for x, m in zip(zip(*means), (1 / 2, 1 / 4)))
     return min(1.0, 2 * min(both))
@@ -779,9 +822,9 @@ def untouched(subject: Subject) -> tuple[float, str]:
     "fitting and scoring change no input, no random state, and nothing learned before"
     s = plain_setting()
     scorer = subject.fit(plain_setting())
-    rows = [v for x in (s.va, s.x) for v in vars(x).values() if v is not None]
+    parts = lambda: [v for x in (s.va, s.x) for v in vars(x).values() if v is not None]
     learned = list(scorer.buffers())
-    now = lambda: {"rows": rows, "an earlier fit": learned, "random state": _random_state()}
+    now = lambda: {"rows": parts(), "an earlier fit": learned, "random state": _random_state()}
     before = {k: [v.clone() for v in things] for k, things in now().items()}
     scorer.fit(s.va[:len(s.va) // 2]).score(s.x)
     changed = [k for k, v in now().items() if not all(map(torch.equal, before[k], v))]
@@ -866,11 +909,13 @@ def _table(
 # %% ../nbs/09_checks.ipynb #7a85fb34
 def check_scorer(
     scorer: Scorer | str,  # an object, or a name that `make_scorer` takes
-    claims: dict[str, str] | None = None,  # what it claims, if `CLAIMS` does not say
+    claims: Mapping[str, str] | None = None,  # what it claims, if `CLAIMS` does not say
     checks: Iterable[str] | None = None,  # names of checks; None: all of them
 ) -> Report:
     "Put a score to the checks"
     subject, names = subject_of(scorer, claims), list(CHECKS if checks is None else checks)
+    if isinstance(checks, str):
+        raise ValueError(f"checks: found the text {checks!r}, expected a list of names")
     if not names: raise ValueError("checks: found none, expected one or more, or None for all")
     if odd := [n for n in names if n not in CHECKS]:
         raise ValueError(f"checks: found {odd[0]!r}, expected some of {', '.join(CHECKS)}")

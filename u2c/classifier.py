@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['methods', 'evaluating', 'Call', 'watched', 'unwrapped', 'find_layer', 'check_preprocess', 'describe_preprocess',
            'make_transform', 'is_pair', 'batches_of', 'check_rows', 'check_batch_labels', 'Featurizer',
-           'make_calibrator', 'give_head', 'Explanation', 'plot_explanation', 'backbone_hash', 'U2CClassifier', 'load']
+           'make_calibrator', 'Explanation', 'plot_explanation', 'backbone_hash', 'U2CClassifier', 'load']
 
 # %% ../nbs/13_classifier.ipynb #bbdec069
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +28,7 @@ from .core import ArrayLike, Outputs, as_tensor, has_float64, own_copy, widen
 from .distances import kept_rows
 from .rank import RankU2C, p_value
 from .reject import Calibrator, RejectOrClassify, _scores_of, _tau_for
-from .scorers import Scorer, check_head
+from .scorers import Scorer, check_head, give_head
 from .unified import U2C
 
 if TYPE_CHECKING: from u2c.export import Agreement
@@ -556,16 +556,6 @@ def make_calibrator(
         raise ValueError(f"method: found {method!r}, expected one of {', '.join(methods)}")
     if method == "u2c_linear": options = {"link": "linear"} | options
     return methods[method](scorer, alpha=alpha, **options)
-
-# %% ../nbs/13_classifier.ipynb #f1f94946
-def give_head(
-    scorer: Scorer,  # changed in place
-    head: tuple[ArrayLike, ArrayLike] | nn.Linear,  # the network's last layer
-) -> None:
-    "Hand the last layer to those scorers that work on one"
-    for part in scorer.modules():
-        if isinstance(part, Scorer) and {"weight", "bias"} <= part._buffers.keys():
-            part.weight, part.bias = check_head(head)
 
 # %% ../nbs/13_classifier.ipynb #d7f94bbb
 class Explanation(NamedTuple):

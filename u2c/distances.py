@@ -7,6 +7,7 @@ __all__ = ['class_gaussians', 'ridge_cholesky', 'Mahalanobis', 'nearest_torch', 
            'kept_rows', 'KNN']
 
 # %% ../nbs/03a_distances.ipynb #d29659ec
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .core import Outputs, blocks, has_float64, in_domain_labels, warn, widen
-from .scorers import Scorer, need_features, register_scorer
+from .scorers import Scorer, check_real, check_whole, need_features, register_scorer
 
 # %% ../nbs/03a_distances.ipynb #27ce724b
 def class_gaussians(
@@ -95,7 +96,8 @@ class Mahalanobis(Scorer):
         diagonal: bool = False,  # variances alone, no covariances
     ):
         super().__init__("mean", "centers", "chol", "chol_0")
-        if ridge < 0: raise ValueError(f"ridge: found {ridge}, expected 0 or more")
+        if not 0 <= check_real(ridge, "ridge") < math.inf:
+            raise ValueError(f"ridge: found {ridge}, expected a finite number, 0 or more")
         self.relative, self.squared = relative, squared
         self.ridge, self.diagonal = ridge, diagonal
 
@@ -130,6 +132,8 @@ def nearest_torch(
     k: int,
 ) -> Tensor:  # (n, k) squared distances, ascending
     "Squared distances to the k nearest rows of `bank`, on any device"
+    middle = bank.mean(0)  # as the origin: what all rows share would cancel, digits and all
+    query, bank = query - middle, bank - middle
     square = query.square().sum(1, keepdim=True) + bank.square().sum(1) - 2 * query @ bank.T
     return square.topk(k, 1, largest=False).values.clamp_min(0)
 
@@ -188,12 +192,12 @@ class KNN(Scorer):
         subsample: int | None = None,  # rows of va to search among, drawn at random; None: all
     ):
         super().__init__("bank")
-        if k < 1: raise ValueError(f"k: found {k}, expected 1 or more")
+        k = check_whole(k, "k")
         if distance not in ("kth", "mean"):
             raise ValueError(f"distance: found {distance!r}, expected 'kth' or 'mean'")
-        if subsample is not None and subsample < k:
+        if subsample is not None and check_whole(subsample, "subsample") < k:
             raise ValueError(f"subsample: found {subsample}, expected k = {k} rows or more")
-        self.k, self.distance, self.subsample = int(k), distance, subsample
+        self.k, self.distance, self.subsample = k, distance, subsample
 
     def _fit(self, va: Outputs) -> None:
         phi = need_features(va, type(self).__name__.lower())

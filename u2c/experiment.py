@@ -37,7 +37,6 @@ from .backbones import make_backbone, one_thread, recipes, sampled_recipes
 from .backbones import train_backbone, weights_hash
 from .bench_imagenet import IMAGENET, load_list
 from .bench_small import Split, benchmarks, data_hash, evenly, load_benchmark
-from .classifier import give_head
 from .core import ArrayLike, Outputs, in_domain_labels
 from .features import ImageFiles, cached, extract, extract_files, list_hash
 from .features import load_shards, load_tensors, mended, save_tensors, writer
@@ -45,7 +44,8 @@ from .metrics import aupr, auroc, brier, check_probs, confidence_bins
 from .metrics import ece, ece_apart, err, fpr_at_tpr, nll
 from .rank import RankU2C
 from .reject import Calibrator, RejectOrClassify
-from .scorers import list_scorers, make_scorer
+from .sampling import MemberScorer
+from .scorers import give_head, list_scorers, make_scorer
 from .temperature import fit_temperature
 from .unified import U2C
 
@@ -147,7 +147,11 @@ class Config:
         if not 0 < self.alpha < 1:
             raise ValueError(f"alpha: found {self.alpha}, expected 0 < alpha < 1")
         for name in self.scorers:
-            k = vars(make_scorer(name)).get("k", 0)
+            scorer = make_scorer(name)
+            if isinstance(scorer, MemberScorer) and self.backbone not in sampled_recipes:
+                expected = f"one of several members: {', '.join(sampled_recipes)}"
+                raise ValueError(f"scorers: found {name} for {self.backbone}, expected {expected}")
+            k = vars(scorer).get("k", 0)
             if self.limit is None or self.limit > k: continue
             expected = f"more than the {k} neighbours that {name} asks"
             raise ValueError(f"limit: found {self.limit}, expected {expected}")
@@ -334,6 +338,9 @@ def evaluate(
     if odd:
         expected = f"data sets of {', '.join(known)}"
         raise ValueError(f"sources: found {odd[0]!r}, expected {expected}")
+    if not known: raise ValueError("outputs: found none, expected va, and what to measure on")
+    if lacking := [k for k in known if k not in groups]:
+        raise ValueError(f"groups: found none for {lacking[0]!r}, expected one for each data set")
     va = outputs[known[0]]
     tau = fit_temperature(va.logits, in_domain_labels(va))
     fitted = {}

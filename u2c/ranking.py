@@ -26,14 +26,13 @@ from torch import Tensor
 from .backbones import one_thread
 from .bench_small import benchmarks, load_benchmark
 from .beside import FLOOR, check_runs, known_warnings, replace_records
-from .classifier import give_head
 from .core import Outputs, in_domain_labels
 from .experiment import Config, check_name, ood_metrics, read_records, run_outputs
 from .metrics import ece, err, nll
 from .rank import RankU2C
 from .reject import Calibrator, RejectOrClassify
 from .reproduce import configurations, job_folder
-from .scorers import Scorer, make_scorer
+from .scorers import Scorer, give_head, make_scorer
 from .temperature import fit_temperature
 from .unified import U2C
 from .verdicts import GROUPS, critical
