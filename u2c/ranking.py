@@ -189,7 +189,9 @@ _SORT = """
   const heads = [...table.tHead.rows[0].cells];
   const value = (row, i) => parseFloat(row.cells[i].textContent);
   const sort = i => {
-    const down = heads[i].getAttribute("aria-sort") === "ascending";
+    const now = heads[i].getAttribute("aria-sort");
+    const best = heads[i].textContent.startsWith("AUROC");  // the highest come first
+    const down = best ? now !== "descending" : now === "ascending";
     heads.forEach(h => h.setAttribute("aria-sort", "none"));
     heads[i].setAttribute("aria-sort", down ? "descending" : "ascending");
     const text = row => row.cells[i].textContent;
@@ -227,7 +229,7 @@ def board_cells(
     "The numbers of a board as one prints them"
     def text(name: str, mean: float, half: float) -> str:
         digits = 3 if "nll" in name else 1
-        if name == "µs a row": return f"{mean:.2g}"
+        if name == "µs a row" and mean > 0: digits = max(0, 1 - math.floor(math.log10(mean)))
         return f"{mean:.{digits}f}" + (f" ± {half:.{digits}f}" if math.isfinite(half) else "")
     columns = {name: [text(name, *pair) for pair in found[name][["mean", "half"]].to_numpy()]
                for name in CRITERIA}
@@ -247,8 +249,9 @@ def plot_ranking(
     marks = dict(zip(values.columns.unique(0), "osD^"))
     for backbone, mark in marks.items():
         xs = values.loc[order, backbone].to_numpy()
+        labels = [backbone, *["_"] * (xs.shape[1] - 1)]  # one for the legend
         ax.plot(xs, np.repeat(ys[:, None], xs.shape[1], 1), mark, ms=3, alpha=.5, color="0.5",
-                label=None)
+                label=labels)
     ax.errorbar(found.loc[order, "mean"], ys, xerr=found.loc[order, "half"], fmt="|", ms=8,
                 color="#0072b2")
     ax.set_yticks(ys, order, fontsize=7)
