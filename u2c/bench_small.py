@@ -6,7 +6,7 @@
 __all__ = ['FONTS', 'corruptions', 'LETTERS', 'benchmarks', 'Split', 'split', 'centered', 'glyph', 'typeset', 'affine', 'elastic',
            'occluded', 'either', 'corrupted', 'outlines', 'tiles', 'tiled', 'far_images', 'by_class', 'mnist_digits',
            'digits_benchmark', 'fashion_files', 'read_idx', 'fashion_benchmark', 'as_tensors', 'as_splits',
-           'kept_digits', 'evenly', 'load_benchmark', 'data_hash', 'show_splits']
+           'user_cache', 'kept_digits', 'evenly', 'load_benchmark', 'data_hash', 'show_splits']
 
 # %% ../nbs/20_bench_small.ipynb #fa274fb2
 import contextlib
@@ -388,12 +388,18 @@ _libraries = ("numpy", "scipy", "pillow", "matplotlib", "scikit-image", "scikit-
 _decides = {name: version(name) for name in _libraries}
 _decides["code"] = hashlib.sha256(_source).hexdigest()
 
+# %% ../nbs/20_bench_small.ipynb #usercach
+def user_cache() -> Path | None:
+    "Where this package keeps what it can make again; None if the user has no such place"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    return cache / "u2c" if cache.is_absolute() else None
+
 # %% ../nbs/20_bench_small.ipynb #keptfn04
 def kept_digits() -> dict[str, Split]:
     "`digits_benchmark`, from the user's cache if it was built before"
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
-    if not _source or not cache.is_absolute(): return digits_benchmark()
-    path = cache / "u2c" / "small.safetensors"
+    cache = user_cache()
+    if not _source or cache is None: return digits_benchmark()
+    path = cache / "small.safetensors"
     ways = [[name, f.__module__, *levels] for name, (f, levels) in corruptions.items()]
     about = _decides | {"fonts": FONTS, "letters": LETTERS, "corruptions": ways,
                         "instructions": torch.backends.cpu.get_cpu_capability()}

@@ -7,8 +7,8 @@ __all__ = ['SCORERS', 'LARGEST', 'Measured', 'check_name', 'check_count', 'check
            'Config', 'chosen_device', 'resample_weights', 'resampled', 'standard_error', 'interval', 'answers',
            'measure', 'ood_metrics', 'fit_methods', 'change', 'check_sources', 'evaluate', 'pooled', 'versions',
            'code_hash', 'check_code', 'imagenet_lists', 'lists_hash', 'describe', 'about_network', 'about_outputs',
-           'trained', 'run_outputs', 'Shards', 'placed_network', 'extraction', 'imagenet_outputs', 'write_records',
-           'read_records', 'run', 'finished']
+           'trained', 'run_outputs', 'kept_folder', 'Shards', 'placed_network', 'extraction', 'imagenet_outputs',
+           'write_records', 'read_records', 'run', 'finished']
 
 # %% ../nbs/30_experiment.ipynb #9c41271c
 import hashlib
@@ -36,7 +36,7 @@ from .backbones import Backbone, Pretrained, Sampled, find_weights, load_pretrai
 from .backbones import make_backbone, one_thread, recipes, sampled_recipes
 from .backbones import train_backbone, weights_hash
 from .bench_imagenet import IMAGENET, load_list
-from .bench_small import Split, benchmarks, data_hash, evenly, load_benchmark
+from .bench_small import Split, benchmarks, data_hash, evenly, load_benchmark, user_cache
 from .core import ArrayLike, Outputs, in_domain_labels
 from .features import ImageFiles, cached, extract, extract_files, list_hash
 from .features import load_shards, load_tensors, mended, save_tensors, writer
@@ -526,6 +526,17 @@ def run_outputs(
         parts[k] = {name.rpartition("/")[2]: tensors[name] for name in names}
     outputs = {k: Outputs(**p) for k, p in parts.items()}
     return outputs, (tensors["head/weight"], tensors["head/bias"])
+
+# %% ../nbs/30_experiment.ipynb #keptfol2
+def kept_folder(
+    config: Config,
+) -> Path | None:  # None if nothing can be kept
+    "A folder in the user's cache for a network that several pages look at"
+    if (cache := user_cache()) is None: return None
+    folder = cache / f"{config.benchmark}-{config.backbone}-seed{config.seed}"
+    try: folder.mkdir(parents=True, exist_ok=True)
+    except OSError: return None
+    return folder if os.access(folder, os.R_OK | os.W_OK | os.X_OK) else None
 
 # %% ../nbs/30_experiment.ipynb #06cf5fe7
 class Shards(Mapping[str, Outputs]):
