@@ -7,6 +7,7 @@ that is built is moved to its place only when nothing was found."""
 import functools
 import importlib.util
 import io
+import posixpath
 import re
 import shutil
 import sys
@@ -151,14 +152,16 @@ def check_site(out: Path) -> list[str]:
     "Leaked markup, broken links and anchors, missing images, things from other hosts, in a built site."
     files = [p for p in sorted(out.rglob("*.html")) if "_static" not in p.parts]
     soups = {p.relative_to(out).as_posix(): parsed(p) for p in files}
-    ids = {page: {tag["id"] for tag in soup.find_all(id=True)} for page, soup in soups.items()}
+    tags = {page: [node for node in soup.descendants if isinstance(node, Tag)] for page, soup in soups.items()}
+    ids = {page: {node["id"] for node in nodes if node.has_attr("id")} for page, nodes in tags.items()}
+    there = {p.relative_to(out).as_posix() for p in out.rglob("*") if p.is_file()}
     found = []
     for page, soup in soups.items():
         faults = page_leaks(soup)
         for tag, attribute in LOADED:
-            for node in soup.find_all(tag, attrs={attribute: True}):
-                faults += link_faults(page, tag, node[attribute], out, ids)
-        faults += ["image without a source" for _ in soup.find_all("img", src=False)]
+            for node in (node for node in tags[page] if node.name == tag and node.has_attr(attribute)):
+                faults += link_faults(page, tag, node[attribute], there, ids)
+        faults += ["image without a source" for node in tags[page] if node.name == "img" and not node.has_attr("src")]
         found += [f"{page}: {fault}" for fault in faults]
     for css in out.rglob("*.css"):
         text = css.read_text(encoding="utf-8")
@@ -167,21 +170,21 @@ def check_site(out: Path) -> list[str]:
     return found
 
 
-def link_faults(page: str, tag: str, url: str, out: Path, ids: dict[str, set[str]]) -> list[str]:
+def link_faults(page: str, tag: str, url: str, there: set[str], ids: dict[str, set[str]]) -> list[str]:
     "What is wrong with one link or one thing that a page loads."
     parts = urlparse(url)
     if parts.scheme == "data" or (tag == "link" and not url):
         return []
     if parts.scheme or parts.netloc:
         return [] if tag == "a" else [f"loads {url} from another host"]
-    target = ((out / page).parent / unquote(parts.path) if parts.path else out / page).resolve()
-    target = target / "index.html" if target.is_dir() else target
-    if not target.is_relative_to(out.resolve()) or not target.exists():
+    path = posixpath.join(posixpath.dirname(page), unquote(parts.path)) if parts.path else page
+    target = next((t for t in map(posixpath.normpath, (path, f"{path}/index.html")) if t in there), None)
+    if not target:
         return [f"{'missing image' if tag == 'img' else 'broken link'} {url}"]
-    anchor, name = unquote(parts.fragment), target.relative_to(out.resolve()).as_posix()
+    anchor = unquote(parts.fragment)
     if re.search(r"\.ipynb(#|$)", anchor):  # how MyST leaves a link that it cannot follow
         return [f"broken link {anchor}: no such notebook"]
-    if tag == "a" and anchor and anchor not in ids.get(name, {anchor}):
+    if tag == "a" and anchor and anchor not in ids.get(target, {anchor}):
         return [f"broken link {url}: no such place on that page"]
     return []
 

@@ -1,23 +1,37 @@
-"Which tests share a core: pytest-xdist hands the others out one by one, in this order."
+"Which tests share a process: pytest-xdist hands the others out one by one, in this order."
+import os
+import re
 from pathlib import Path
 
 import pytest
 
-# Modules whose tests use what one of them has built: a site, a reproduced run, a wheel. They begin, and long single tests
-# follow; the short ones fill what is left.
-TOGETHER = ["test_imagenet", "test_site", "test_live", "test_package", "test_statistics", "test_defaults", "test_command"]
-LONG = [*TOGETHER, "test_reproduce", "test_theory"]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    module = lambda item: item.path.stem
-    items.sort(key=lambda item: LONG.index(module(item)) if module(item) in LONG else len(LONG))
+# Modules whose tests use what one of them has built: a site, a reproduced run, a wheel. The longest begins, and long single
+# tests follow; the short ones fill what is left.
+TOGETHER = ["test_site", "test_reproduce", "test_imagenet", "test_live", "test_package", "test_command", "test_words", "test_statistics", "test_defaults"]
+ALONE = r"::test_(where_quarto|small_site|faults_stop|the_kernel_is|stopped_it|a_folder_has|a_name_with_a_slash|papermill_runs)"  # of these, what builds for itself
+LONG = [*TOGETHER, "test_theory"]
 
 
 def share_of(nodeid: str) -> str:
-    "What is handed to one core as a whole: a module of `TOGETHER`, or a single test."
+    "What is handed to one process as a whole: a module of `TOGETHER`, or a single test."
     file = nodeid.split("::")[0]
-    return file if Path(file).stem in TOGETHER else nodeid
+    return file if Path(file).stem in TOGETHER and not re.search(ALONE, nodeid) else nodeid
+
+
+def rank(item: pytest.Item) -> tuple[bool, int]:
+    "Where a test comes: what runs as a whole before what runs alone, and both as in `LONG`."
+    module = item.path.stem
+    return share_of(item.nodeid) == item.nodeid, LONG.index(module) if module in LONG else len(LONG)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=rank)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config) -> int:
+    "One more than there are cores: where one waits, for a browser or for a process that it has started, another works."
+    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
 
 
 @pytest.hookimpl(optionalhook=True)  # without pytest-xdist there is no such hook

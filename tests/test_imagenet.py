@@ -1,9 +1,11 @@
 "The ImageNet track on a small tree, with real pretrained weights: tables, cache, resume, broken and absent data."
+import io
 import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pandas as pd
@@ -38,26 +40,38 @@ def shards(out: Path) -> dict[str, bytes]:
     return {str(p.relative_to(out)): p.read_bytes() for p in sorted(out.rglob("*.safetensors"))}
 
 
+def small_tree(data: Path, names: list[str]) -> Path:
+    "The data sets of these names, of 6 images each, and of 12 where neighbours are looked for; the folder with the lists."
+    lists = example_tree(data, n=12)
+    for name, (_, file) in IMAGENET.items():
+        lines = (lists / file).read_text().splitlines(keepends=True)
+        if name not in names: (lists / file).unlink()
+        elif name != "ImageNet-va": (lists / file).write_text("".join(lines[:6]))
+    return lists
+
+
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
     data = tmp_path_factory.mktemp("imagenet")
-    example_tree(data, n=12)
+    small_tree(data, list(IMAGENET))
     return data
 
 
 @pytest.fixture(scope="module")
 def whole(tree, tmp_path_factory):
     out = tmp_path_factory.mktemp("whole")
-    done = subprocess.run(command(tree, out), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return out, done.stdout
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as said, pytest.raises(SystemExit) as e:
+        patch.setattr(sys, "argv", command(tree, out))
+        reproduce.main()
+    assert e.value.code == 0
+    return out, said.getvalue()
 
 
 def test_all_eleven_data_sets_are_in_the_table(whole):
     out, said = whole
     records = read_records(out / "records.csv")
     assert list(records["dataset"].unique()) == list(IMAGENET) and len(records) == 11 * 4 * 5
-    assert set(records["n"]) == {12}
+    assert records.groupby("dataset")["n"].agg(set).to_dict() == {name: {12 if name == "ImageNet-va" else 6} for name in IMAGENET}
     assert "OpenImage-O" in said and (out / "tables/efficientnet_lite0-u2c.tex").exists() and (out / "figures/calibration.png").exists()
 
 
@@ -79,8 +93,8 @@ def test_killed_it_resumes_and_the_outputs_are_the_same_to_the_bit(tree, whole, 
 
 def test_broken_and_absent_data(here, tmp_path):
     data, out = tmp_path / "data", tmp_path / "out"
-    lists = example_tree(data, n=12)
-    (lists / "test_ninco.txt").unlink()
+    names = ["ImageNet-va", "ImageNet-te", "ImageNet-R", "SSB-Hard", "Texture"]
+    lists = small_tree(data, names)
     image = data / "images_largescale/texture/5.jpg"
     image.write_bytes(image.read_bytes()[:2000])
     code, said, _ = here(bench_imagenet.main, "check", "--data", str(data), "--read")
@@ -91,7 +105,8 @@ def test_broken_and_absent_data(here, tmp_path):
     code, _, said = here(reproduce.main, *call, "--skip-bad")
     assert code == 0, said
     records = read_records(out / "records.csv")
-    assert "NINCO" not in set(records["dataset"]) and set(records[records["dataset"] == "Texture"]["n"]) == {11}
+    assert list(records["dataset"].unique()) == names
+    assert set(records[records["dataset"] == "Texture"]["n"]) == {5}
     assert "texture/5.jpg" in (out / "efficientnet_lite0-seed0/outputs/Texture/unreadable.txt").read_text()
     (lists / "test_imagenet_r.txt").write_text("images_largescale/imagenet-r/0.jpg 1000\n")
     code, _, said = here(reproduce.main, *call, "--skip-bad")

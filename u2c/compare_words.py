@@ -13,6 +13,7 @@ __all__ = ['GROUPS', 'MEASURES', 'OOD_MEASURES', 'SCORES', 'CHANCES', 'PENALTIES
 import argparse
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -186,13 +187,18 @@ class Judge:
         p |= {k: 1 - found[k] for k in ("whole", "whole_paper", "labelled")}
         return {f"p_{k}": v for k, v in p.items()}
 
+# %% ../nbs/41_compare_words.ipynb #families1
+@cache  # there are 125,000 of them
+def _families() -> dict[str, str]:
+    "The family of each French word"
+    return french().set_index("word").family.to_dict()
+
 # %% ../nbs/41_compare_words.ipynb #f121c82a
 def family_names(
     words: Sequence[str],
 ) -> list[str]:
     "The family of each word; the word itself if it is not French"
-    known = french().set_index("word").family.to_dict()
-    return [str(known.get(w, w)) for w in words]
+    return [str(_families().get(w, w)) for w in words]
 
 # %% ../nbs/41_compare_words.ipynb #ee809709
 def word_table(
