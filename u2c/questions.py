@@ -4,19 +4,19 @@
 
 # %% auto #0
 __all__ = ['Objective', 'objectives', 'SEEN', 'UNSEEN', 'SELF_SUPERVISED', 'REPRESENTATIONS', 'BOTH', 'Record', 'Network',
-           'Images', 'SETS', 'RAYS', 'RADII', 'questions', 'train_by', 'logit_normalized', 'mixup_loss', 'train_with',
-           'tinted', 'random_hues', 'thick', 'thin', 'ColorBackbone', 'color_backbone', 'moved', 'contrastive_loss',
-           'simclr_loss', 'rotation_loss', 'represent', 'ByLength', 'Live', 'live', 'live_scores', 'attacked', 'aims',
-           'judged', 'network_err', 'joined', 'over_networks', 'some_of', 'said_about', 'relabelling', 'compared',
-           'tamed', 'taming', 'colored_sets', 'irrelevant', 'verdicts_on', 'all_attacks', 'adversarial', 'network_of',
-           'ask', 'published_answers', 'command_line', 'main']
+           'Images', 'SETS', 'RAYS', 'WAYS', 'RADII', 'questions', 'train_by', 'logit_normalized', 'of_one_length',
+           'mixup_loss', 'train_with', 'tinted', 'random_hues', 'thick', 'thin', 'ColorBackbone', 'color_backbone',
+           'moved', 'contrastive_loss', 'simclr_loss', 'rotation_loss', 'represent', 'ByLength', 'Live', 'live',
+           'live_scores', 'attacked', 'aims', 'judged', 'network_err', 'joined', 'over_networks', 'some_of',
+           'said_about', 'relabelling', 'compared', 'tamed', 'taming', 'colored_sets', 'irrelevant', 'verdicts_on',
+           'all_attacks', 'adversarial', 'network_of', 'ask', 'published_answers', 'command_line', 'main']
 
 # %% ../nbs/36_questions.ipynb #6ac5664d
 import argparse
-import itertools
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -82,6 +82,13 @@ def logit_normalized(
 ) -> Tensor:  # (n, c), all of length 1 / temperature
     "Logits of one length"
     return F.normalize(logits, dim=1) / temperature
+
+# %% ../nbs/36_questions.ipynb #a1c0f3e2
+def of_one_length(
+    x: Outputs,
+) -> Outputs:  # with other logits
+    "What a network says, with its logits as logit normalization sees them"
+    return Outputs(x.features, logit_normalized(x.logits), x.labels)
 
 # %% ../nbs/36_questions.ipynb #c0d05a89
 def mixup_loss(
@@ -213,12 +220,13 @@ def simclr_loss(
     project: nn.Module,  # of features
     gray: Tensor,  # (n, h, w)
     jitter: bool,  # does every view have a colour of its own?
+    scale: float = 0.25,  # views are larger or smaller by up to this part
 ) -> Tensor:
     "SimCLR's loss of some images"
     hue = random_hues(len(gray))
     def view() -> Tensor:
         own = random_hues(len(gray)) if jitter else hue
-        return project(net.features(tinted(moved(gray), own)))
+        return project(net.features(tinted(moved(gray, scale=scale), own)))
     return contrastive_loss(view(), view())
 
 # %% ../nbs/36_questions.ipynb #c70df5a3
@@ -234,7 +242,8 @@ def rotation_loss(
 
 # %% ../nbs/36_questions.ipynb #c0159edd
 SELF_SUPERVISED = Recipe(lambda: resnet_body(1), steps=240, lr=3e-3, shift=2, batch=60)
-REPRESENTATIONS = ("classifier", "rotation", "simclr", "simclr, colours apart", "untrained")
+REPRESENTATIONS = ("classifier", "rotation", "simclr", "simclr, not scaled",
+                   "simclr, trained longer", "simclr, colours apart", "untrained")
 
 # %% ../nbs/36_questions.ipynb #b81e32d3
 def represent(
@@ -255,10 +264,13 @@ def represent(
     def loss(rows: Tensor) -> Tensor:
         x = gray[rows]
         if kind == "rotation": return rotation_loss(net, x)
-        if kind != "classifier": return simclr_loss(net, project, x, "apart" in kind)
+        scale = 0.0 if "not scaled" in kind else 0.25
+        if kind != "classifier": return simclr_loss(net, project, x, "apart" in kind, scale)
         images = tinted(shifted(x, 2), random_hues(len(x)))
         return F.cross_entropy(net(images), train.labels[rows])
     recipe = recipes["resnet_small"] if kind == "classifier" else SELF_SUPERVISED
+    if "longer" in kind:
+        recipe, epochs = replace(recipe, steps=3 * recipe.steps), epochs and 3 * epochs
     train_by(nn.ModuleList([net, project]), loss, n, recipe, seed, epochs)
     return net
 
@@ -313,16 +325,23 @@ def attacked(
     radius: float,  # no pixel moves further
     steps: int = 10,
     seed: int = 0,  # decides where it starts
-) -> Tensor:  # (n, h, w) in 0..1
+    start: Tensor | None = None,  # (n, h, w): where else to start
+) -> Tensor:  # (n, h, w) in 0..1: the best that each came by
     "Projected gradient ascent, each image by itself"
     with seeded(seed): x = images + radius * (2 * torch.rand_like(images) - 1)
+    if start is not None: x = start
+    best, most = images, torch.full((len(images),), -math.inf)
     with one_thread():
-        for _ in range(steps):
+        for _ in range(steps + 1):
             x = x.clamp(0, 1).requires_grad_()
-            slope, = torch.autograd.grad(aim(x).sum(), x)
-            x = x.detach() + 2.5 * radius / steps * slope.sign()
+            value = aim(x)
+            slope, = torch.autograd.grad(value.sum(), x)
+            x, more = x.detach(), value.detach() > most
+            best = torch.where(more[:, None, None], x, best)
+            most = torch.where(more, value.detach(), most)
+            x = x + 2.5 * radius / steps * slope.sign()
             x = images + (x - images).clamp(-radius, radius)
-    return x.clamp(0, 1)
+    return best
 
 # %% ../nbs/36_questions.ipynb #36f18f5d
 def aims(
@@ -430,11 +449,13 @@ def relabelling(
                    "errors": RelabelU2C(scorer, **usual),
                    "errors, cost 5": RelabelU2C(scorer, cost=5, **usual)}
         with known_warnings(): models = {k: m.fit(va, u) for k, m in methods.items()}
-        mistakes = int(confident_mistakes(va, tau).sum())
+        mistakes = confident_mistakes(va, tau)
+        above = mistakes & (u.double() > models["u2c"].theta)
+        counts = dict(mistakes=int(mistakes.sum()), above=int(above.sum()))
         for method, model in models.items():
             for dataset, o in x.items():
-                named = dict(scorer=name, method=method, dataset=dataset, mistakes=mistakes)
-                yield named | judged(model.predict_proba(o), o)
+                named = dict(scorer=name, method=method, dataset=dataset)
+                yield named | counts | judged(model.predict_proba(o), o)
 
 # %% ../nbs/36_questions.ipynb #f97d779e
 RAYS = (2, 10, 100)  # test images are multiplied by these
@@ -459,22 +480,32 @@ def compared(
 def tamed(
     net: Backbone,
     splits: dict[str, Split],
-    divided: Sequence[bool] = (False,),  # score by the length of the features, or as it is?
+    by_length: bool = False,  # are scores divided by the length of the features?
+    at_test: bool = False,  # are the logits normalized when the network is used?
     steps: int = 10_000,  # of U2C's training
 ) -> Iterator[Record]:  # one for each score, method and data set
     "What a network's training does to rejection far from the data"
     x = said_about(net, splits, ("va",)) | said_about(net, splits, ("te", "near", "far"), 600)
-    va, (images, y) = x.pop("va"), some_of(splits, 200, "-te")
-    unknown = torch.full_like(y, va.n_classes)
+    images, y = some_of(splits, 200, "-te")
+    unknown = torch.full_like(y, x["va"].n_classes)
     x |= {f"times {k}": extract(net, k * images, unknown) for k in RAYS}
+    if at_test: x = {k: of_one_length(o) for k, o in x.items()}
+    va = x.pop("va")
     tau = fit_temperature(va.logits, in_domain_labels(va))
-    for name, by_length in itertools.product(BOTH, divided):
+    for name in BOTH:
         scorer = ByLength(make_scorer(name)) if by_length else make_scorer(name)
         methods = {"rc": RejectOrClassify(scorer, temperature=tau),
                    "u2c": U2C(scorer, temperature=tau, steps=steps),
                    "u2c_rank": RankU2C(scorer, temperature=tau)}
         with known_warnings(): models = {k: m.fit(va) for k, m in methods.items()}
-        for r in compared(models, x): yield dict(scorer=name, by_length=by_length) | r
+        how = dict(scorer=name, by_length=by_length, at_test=at_test)
+        for r in compared(models, x): yield how | r
+
+# %% ../nbs/36_questions.ipynb #a1c0f3e4
+WAYS: tuple[tuple[str, dict[str, bool]], ...] = (  # a loss, and what else is done
+    ("cross-entropy", {}), ("cross-entropy", {"by_length": True}),
+    ("cross-entropy", {"at_test": True}), ("logit normalization", {}),
+    ("logit normalization", {"at_test": True}), ("label smoothing", {}), ("mixup", {}))
 
 # %% ../nbs/36_questions.ipynb #b4a8f722
 def taming(
@@ -483,10 +514,11 @@ def taming(
 ) -> Iterator[Record]:
     "The same for a network and for others of its kind that are trained by other losses"
     config, net, splits = network
-    for r in tamed(net, splits, (False, True), steps): yield {"objective": "cross-entropy"} | r
-    for name in list(objectives)[1:]:
-        other = train_with(name, config.backbone, splits["train"], config.seed, config.epochs)
-        for r in tamed(other, splits, steps=steps): yield {"objective": name} | r
+    recipe = (config.backbone, splits["train"], config.seed, config.epochs)
+    others = {k: train_with(k, *recipe) for k in list(objectives)[1:]}
+    nets = {"cross-entropy": net} | others
+    for name, how in WAYS:
+        for r in tamed(nets[name], splits, **how, steps=steps): yield {"objective": name} | r
 
 # %% ../nbs/36_questions.ipynb #33ad145a
 def colored_sets(
@@ -551,15 +583,16 @@ def all_attacks(
     unknown: Images,
     radii: Sequence[float] = RADII,
 ) -> Iterator[tuple[str, float, Tensor, Tensor]]:  # attack, radius, images, labels
-    "Images as they are, with random signs added, and attacked in four ways"
+    "Images as they are, with random signs added, and attacked in five ways"
     yield "none", 0.0, *known
     yield "none, unknown", 0.0, *unknown
     with seeded(0): signs = torch.rand_like(known[0]).round() * 2 - 1
     aim, hide = aims(net, u2c, known[1]), aims(net, u2c, unknown[1])["hide"]
     for radius in radii:
         yield "noise", radius, (known[0] + radius * signs).clamp(0, 1), known[1]
-        for name in ("class", "all", "scare"):
-            yield name, radius, attacked(known[0], aim[name], radius), known[1]
+        x = {k: attacked(known[0], aim[k], radius) for k in ("class", "all", "scare")}
+        x["all, from class"] = attacked(known[0], aim["all"], radius, start=x["class"])
+        for name, images in x.items(): yield name, radius, images, known[1]
         yield "hide", radius, attacked(unknown[0], hide, radius), unknown[1]
 
 # %% ../nbs/36_questions.ipynb #f7ace835

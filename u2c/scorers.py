@@ -44,7 +44,8 @@ def check_above_0(
     name: str,  # for the error
 ) -> float:
     "A finite number above 0"
-    number = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+    single = isinstance(value, Tensor) and value.numel() == 1
+    number: Any = value.item() if single else value  # type: ignore[union-attr]
     if 0 < check_real(number, name) < math.inf: return float(number)
     raise ValueError(f"{name}: found {number}, expected a finite number above 0")
 
