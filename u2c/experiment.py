@@ -149,8 +149,9 @@ class Config:
         for name in self.scorers:
             scorer = make_scorer(name)
             if isinstance(scorer, MemberScorer) and self.backbone not in sampled_recipes:
-                expected = f"one of several members: {', '.join(sampled_recipes)}"
-                raise ValueError(f"scorers: found {name} for {self.backbone}, expected {expected}")
+                found = f"found {name} for {self.backbone}"
+                expected = f"expected one of several members: {', '.join(sampled_recipes)}"
+                raise ValueError(f"scorers: {found}, {expected}")
             k = vars(scorer).get("k", 0)
             if self.limit is None or self.limit > k: continue
             expected = f"more than the {k} neighbours that {name} asks"
@@ -340,7 +341,8 @@ def evaluate(
         raise ValueError(f"sources: found {odd[0]!r}, expected {expected}")
     if not known: raise ValueError("outputs: found none, expected va, and what to measure on")
     if lacking := [k for k in known if k not in groups]:
-        raise ValueError(f"groups: found none for {lacking[0]!r}, expected one for each data set")
+        expected = "expected one for each data set"
+        raise ValueError(f"groups: found none for {lacking[0]!r}, {expected}")
     va = outputs[known[0]]
     tau = fit_temperature(va.logits, in_domain_labels(va))
     fitted = {}

@@ -200,7 +200,8 @@ def check_head(
         expected = "expected (weight, bias) or an nn.Linear"
         raise ValueError(f"head: found {type(head).__name__}, {expected}")
     weight = widen(check_matrix(head[0], "head weight"))
-    bias = weight.new_zeros(len(weight)) if head[1] is None else as_tensor(head[1], "head bias")
+    given = weight.new_zeros(len(weight)) if head[1] is None else head[1]
+    bias = as_tensor(given, "head bias")
     if bias.shape != weight.shape[:1]:
         found = f"weight {tuple(weight.shape)} and bias {tuple(bias.shape)}"
         raise ValueError(f"head: found {found}, expected (c, d) and (c,)")
