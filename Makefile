@@ -18,12 +18,11 @@ reproduce: setup  ## the paper's experiment on the embedded benchmark; ARGS="--s
 	@$(BIN)/u2c_reproduce $(ARGS)
 
 # One thread a process: notebooks and tests run side by side, and OpenMP threads of two processes fight over two cores.
-# One process more than cores: some of them wait, for a browser or for what they have started.
 # Ray comes last and alone: three nodes on one machine, beside other tests, take minutes to start.
 test: export OMP_NUM_THREADS = 1
 test: setup  ## library and README in sync with the notebooks, every notebook, every test
 	@$(BIN)/python .ci/sync.py --check
-	@$(BIN)/nbdev_test --do_print --timing --n_workers $$($(BIN)/python -c "import os; print(min(8, os.cpu_count() + 1))")
+	@$(BIN)/nbdev_test --do_print --timing
 	@$(BIN)/python -m pytest tests -q -rs --numprocesses auto --dist loadscope --no-loadscope-reorder --durations 10 --ignore tests/test_sweep.py
 	@$(BIN)/python -m pytest tests/test_sweep.py -q -rs --durations 5
 

@@ -1,5 +1,4 @@
 "Which tests share a process: pytest-xdist hands the others out one by one, in this order."
-import os
 import re
 from pathlib import Path
 
@@ -26,12 +25,6 @@ def rank(item: pytest.Item) -> tuple[bool, int]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=rank)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers(config) -> int:
-    "One more than there are cores: where one waits, for a browser or for a process that it has started, another works."
-    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
 
 
 @pytest.hookimpl(optionalhook=True)  # without pytest-xdist there is no such hook

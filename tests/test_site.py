@@ -159,6 +159,10 @@ def url(site):
         def log_message(self, *args):
             pass
 
+        def handle(self):  # a reader may go on before all has come
+            with contextlib.suppress(ConnectionError):
+                super().handle()
+
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=site))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
