@@ -33,7 +33,7 @@ def unknown_citations(text: str) -> list[str]:
 
 def test_these_checks_find_something():
     here = nbs / "index.ipynb"
-    assert dead_links(here, "[a](nowhere.ipynb#x) ![b](images/nothing.png) [c](https://arxiv.org) [d](#e) [f](00_core.ipynb)") == ["nowhere.ipynb", "images/nothing.png"]
+    assert dead_links(here, "[a](nowhere.ipynb#x) ![b](images/nothing.png) [c](https://arxiv.org) [d](#e) [f](paper/00_core.ipynb)") == ["nowhere.ipynb", "images/nothing.png"]
     assert unknown_citations("as [@chaudhuri2023unified; @nobody1999nothing] in @eq-rc and me@example.org") == ["nobody1999nothing"]
 
 

@@ -107,7 +107,7 @@ def test_every_exported_name_has_its_place_and_its_source(site):
 
 
 def test_parameters_are_described(site):
-    table = soup(site, "05_unified.ipynb").find(id="u2c").find("table")
+    table = soup(site, "paper/05_unified.ipynb").find(id="u2c").find("table")
     rows = {row.find("td").get_text(): [c.get_text() for c in row.find_all("td")] for row in table.find_all("tr")[1:]}
     assert rows["alpha"] == ["alpha", "float", "0.95", "share of in-domain data below the threshold"]
 
@@ -596,9 +596,9 @@ def kinds(notebook: dict) -> list[set[str]]:
 
 def test_html_stays_html_for_sphinx(monkeypatch):
     monkeypatch.chdir(root)
-    saved = json.loads((root / "nbs/06_regions.ipynb").read_text())
+    saved = json.loads((root / "nbs/paper/06_regions.ipynb").read_text())
     assert {"text/html", "text/plain"} in kinds(saved)
-    assert kinds(docs.process(root / "nbs/06_regions.ipynb")) == kinds(saved)
+    assert kinds(docs.process(root / "nbs/paper/06_regions.ipynb")) == kinds(saved)
 
 
 def test_where_quarto_is_installed_nbdev_hands_it_every_page(tmp_path):
@@ -618,11 +618,11 @@ def test_where_quarto_is_installed_nbdev_hands_it_every_page(tmp_path):
         assert (project / f).read_bytes() == (root / f).read_bytes()
     handed = {page: nbformat.read(project / "_proc" / page, as_version=4) for page in SIDEBAR}
     text = {page: "\n\n".join(c.source for c in nb.cells if c.cell_type == "markdown") for page, nb in handed.items()}
-    assert re.search(r"^### `RejectOrClassify`\n\n\[source\]", text["04_reject.ipynb"], re.M), "nbdev did not use our processor"
+    assert re.search(r"^### `RejectOrClassify`\n\n\[source\]", text["paper/04_reject.ipynb"], re.M), "nbdev did not use our processor"
     assert not [page for page, nb in handed.items() if any("text/html" in kind for kind in kinds(nb))], "Quarto would load libraries from another host"
-    tables = [o["data"]["text/markdown"] for c in handed["06_regions.ipynb"].cells for o in c.get("outputs", []) if "text/markdown" in o.get("data", {})]
+    tables = [o["data"]["text/markdown"] for c in handed["paper/06_regions.ipynb"].cells for o in c.get("outputs", []) if "text/markdown" in o.get("data", {})]
     assert len(tables) == 3 and all(t.startswith("```{=html}\n<div>") and t.endswith("\n```") and "</table>" in t for t in tables)
     assert re.search(r"^!\[Left, .*\]\(images/plane.png\)<!-- -->$", text["index.ipynb"], re.M), "the alternative text would be a caption"
     published = "https://u2c.github.io/u2c/"
     assert not [page for page in SIDEBAR if published in (project / "_proc" / page).read_text()], "links that leave a local build"
-    assert "[`RejectOrClassify`](04_reject.ipynb#rejectorclassify)" in text["index.ipynb"]
+    assert "[`RejectOrClassify`](paper/04_reject.ipynb#rejectorclassify)" in text["index.ipynb"]

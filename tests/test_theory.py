@@ -11,6 +11,6 @@ nbs = Path(__file__).parent.parent / "nbs"
 def test_the_lemmas_hold_at_another_size(parameters, tmp_path, monkeypatch):
     monkeypatch.setenv("IN_TEST", "1")  # the notebook's last cell then exports nothing
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    done = papermill.execute_notebook(nbs / "07_lemmas.ipynb", tmp_path / "out.ipynb", parameters, cwd=nbs, kernel_name="python3", progress_bar=False)
+    done = papermill.execute_notebook(nbs / "paper/07_lemmas.ipynb", tmp_path / "out.ipynb", parameters, cwd=nbs, kernel_name="python3", progress_bar=False)
     injected = [c for c in done.cells if "injected-parameters" in c.metadata.get("tags", [])]
     assert len(injected) == 1 and f"n = {parameters['n']}" in injected[0].source
