@@ -67,7 +67,7 @@ def runtime(folder: Path) -> dict:
 def write_network(path: Path, clf, example) -> None:
     "Images in; logits, probabilities, u and its p-value out: what `U2CClassifier.export` writes, and the logits."
     import torch
-    from u2c.export import Head
+    from u2c.service.export import Head
 
     logging.getLogger("onnx_ir").setLevel(logging.WARNING)  # it counts the nodes that it removes
 
@@ -158,7 +158,7 @@ def short(numbers) -> list[float]:
 def digit_network():
     "The small network of the embedded benchmark: from a finished `make reproduce`, or trained here."
     from safetensors.torch import load_file
-    from u2c.backbones import make_backbone, train_backbone
+    from u2c.bench.backbones import make_backbone, train_backbone
 
     images, labels, _ = digit_splits()
     weights = root / f"_runs/small/resnet_small-seed{SEED}/weights.safetensors"
@@ -173,7 +173,7 @@ def digit_splits():
     "Training, validation and test digits, as `digits_benchmark` cuts them, and the digits of unknown classes."
     import numpy as np
     import torch
-    from u2c.bench_small import by_class, mnist_digits
+    from u2c.bench.small import by_class, mnist_digits
 
     x, y = mnist_digits()
     parts = dict(zip(("train", "va", "te"), by_class(y, (30, 235, 235), np.random.default_rng(0))))
@@ -186,7 +186,7 @@ def digit_examples(clf, te, labels, unknown) -> list[dict]:
     "From each of five sets the image with the median u: neither the easiest nor the hardest."
     import numpy as np
     import torch
-    from u2c.bench_small import FONTS, LETTERS, far_images, glyph
+    from u2c.bench.small import FONTS, LETTERS, far_images, glyph
 
     far = {k: torch.from_numpy(images).float().clip(0, 1) for k, (images, _) in far_images().items()}
     letters = torch.from_numpy(np.stack([glyph(c, FONTS[0]) for c in LETTERS])).float().clip(0, 1)
@@ -216,7 +216,7 @@ def draw(folder: Path) -> dict:
     import torch
     from safetensors.torch import save_file
     from u2c import RankU2C, RejectOrClassify, U2C, U2CClassifier
-    from u2c.distances import KNN
+    from u2c.scores.distances import KNN
 
     net, (images, labels, unknown) = digit_network(), digit_splits()
     clf = U2CClassifier(net, "knn", classes=[str(k) for k in range(8)]).fit((images["va"], labels["va"]))
@@ -253,7 +253,7 @@ def draw(folder: Path) -> dict:
 def lite():
     "EfficientNet-Lite0 with weights that 16 bits hold, so that storing them so changes nothing."
     import torch
-    from u2c.backbones import load_pretrained
+    from u2c.bench.backbones import load_pretrained
 
     try:
         net = load_pretrained("efficientnet_lite0")
@@ -362,7 +362,7 @@ PRIVATE = {".u2c", ".safetensors"}  # for the tests
 
 def key(name: str) -> str:
     "A hash of what a part is made by."
-    files = [] if name == "runtime" else [Path(__file__), root / "constraints.txt", *sorted((root / "u2c").glob("*.py"))]
+    files = [] if name == "runtime" else [Path(__file__), root / "constraints.txt", *sorted((root / "u2c").rglob("*.py"))]
     text = b"".join(f.read_bytes() for f in files) if files else INTEGRITY.encode()
     return hashlib.sha256(text).hexdigest()[:12]
 

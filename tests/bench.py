@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from u2c.core import Outputs
-from u2c.distances import Mahalanobis
+from u2c.scores.distances import Mahalanobis
 from u2c.rank import RankU2C
 from u2c.reject import fit_threshold
 from u2c.temperature import fit_temperature, tempered_lse

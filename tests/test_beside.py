@@ -6,13 +6,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import u2c.beside as beside
-from u2c.backbones import recipes
-from u2c.beside import LOSSES, METRICS, Conformal, Detector, OpenMax, OpenMaxScore, all_methods, fitted, measured, published_comparison, rejected_share
+import u2c.study.beside as beside
+from u2c.bench.backbones import recipes
+from u2c.study.beside import LOSSES, METRICS, Conformal, Detector, OpenMax, OpenMaxScore, all_methods, fitted, measured, published_comparison, rejected_share
 from u2c.core import Outputs
 from u2c.rank import Combined
 from u2c.reject import RejectOrClassify
-from u2c.reproduce import published_records
+from u2c.run.reproduce import published_records
 
 pytestmark = pytest.mark.filterwarnings("ignore:conformal. found no level")  # random rows may have none
 KEY = ["benchmark", "backbone", "seed", "dataset"]

@@ -10,9 +10,9 @@ import torch
 from u2c import checks
 from u2c.checks import CHECKS, CLAIMS, check_scorer, claim, plain_setting, report_card, sample
 from u2c.core import in_domain_labels
-from u2c.distances import KNN, Mahalanobis
-from u2c.more_scores import SHE
-from u2c.scorers import Scorer, list_scorers, need_features
+from u2c.scores.distances import KNN, Mahalanobis
+from u2c.scores.more import SHE
+from u2c.scores.base import Scorer, list_scorers, need_features
 
 
 class ToMean(Scorer):

@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from u2c.artifact import ArtifactError, pack, read_file, write_file
-from u2c.backbones import make_backbone
-from u2c.classifier import Featurizer, U2CClassifier, backbone_hash, find_layer, load, methods, watched
-from u2c.core import Outputs, seeded
+from u2c.service.artifact import ArtifactError, pack, read_file, write_file
+from u2c.bench.backbones import make_backbone
+from u2c.service.classifier import Featurizer, U2CClassifier, backbone_hash, find_layer, load, methods, watched
+from u2c.core import Outputs
+from u2c.guards import seeded
 from u2c.rank import Combined
-from u2c.scorers import make_scorer
+from u2c.scores.base import make_scorer
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # tiny random data draw every warning there is
 
@@ -304,7 +305,7 @@ def test_a_plain_network_imports_no_vision_library(tmp_path):
     code = """
 import sys, torch
 from torch import nn
-from u2c.classifier import U2CClassifier, load
+from u2c.service.classifier import U2CClassifier, load
 x, y = torch.randn(60, 36), torch.arange(60) % 3
 net = nn.Linear(36, 3)
 clf = U2CClassifier(net).fit((x, y))
@@ -455,7 +456,7 @@ sys.modules["timm"] = sys.modules["timm.data"] = None
 import numpy as np
 import PIL.Image
 from torch import nn
-from u2c.classifier import U2CClassifier
+from u2c.service.classifier import U2CClassifier
 x, y = torch.randn(60, 1, 6, 6), torch.arange(60) % 3
 net = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
 clf = U2CClassifier(net, "maxlogit", preprocess={"input_size": [1, 6, 6], "mean": np.zeros(1), "std": 1}).fit((x, y))

@@ -21,11 +21,12 @@ from safetensors.torch import save_file
 from sklearn.datasets import load_digits
 
 import u2c
-from u2c.command import parsed, run_command
-from u2c.core import Outputs, seeded
+from u2c.service.command import parsed, run_command
+from u2c.core import Outputs
+from u2c.guards import seeded
 from u2c.demo import digits_outputs
-from u2c.inputs import InputError, class_images, find_images, listed_name, read_outputs, read_picture
-from u2c.report import ece_of, share_of
+from u2c.service.inputs import InputError, class_images, find_images, listed_name, read_outputs, read_picture
+from u2c.service.report import ece_of, share_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # tiny data draw every warning there is
 ENV = os.environ | {"PYTHONPATH": str(Path(u2c.__file__).parent.parent), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -41,7 +42,7 @@ def pillows_limit():
 
 def run(folder, *args, stdin="", code=0):
     "What `u2c` prints, on standard output and on standard error, if it ends with the right code"
-    command = [sys.executable, "-c", "from u2c.command import main; main()", *map(str, args)]
+    command = [sys.executable, "-c", "from u2c.service.command import main; main()", *map(str, args)]
     done = subprocess.run(command, cwd=folder, env=ENV, input=stdin, capture_output=True, text=True)
     assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
     return done.stdout, done.stderr
@@ -229,7 +230,7 @@ def test_weights_that_cannot_be_downloaded(folder):
 
 def test_help_teaches_and_does_not_wait_for_torch(folder):
     for command in ("calibrate", "predict", "evaluate", "report", "watch"):
-        out = subprocess.run([sys.executable, "-X", "importtime", "-c", "from u2c.command import main; main()", command, "--help"],
+        out = subprocess.run([sys.executable, "-X", "importtime", "-c", "from u2c.service.command import main; main()", command, "--help"],
                              env=ENV, capture_output=True, text=True)
         assert out.returncode == 0 and f"u2c {command} " in out.stdout.partition("examples:")[2]
         assert "torch" not in out.stderr and "numpy" not in out.stderr
@@ -244,14 +245,14 @@ def test_the_old_commands_are_there_under_the_new_name(folder):
 
 
 def test_a_missing_extra_is_named(folder):
-    block = "import sys; sys.modules['timm'] = None; from u2c.command import main; main()"
+    block = "import sys; sys.modules['timm'] = None; from u2c.service.command import main; main()"
     done = subprocess.run([sys.executable, "-c", block, "predict", "my.u2c", "te"], cwd=folder, env=ENV, capture_output=True, text=True)
     assert done.returncode == 2 and 'expected it from pip install "u2c[vision]"' in done.stderr, done.stderr
 
 
 def test_a_reader_that_has_seen_enough(folder):
     "A pipe that is closed early is no error"
-    line = f"{sys.executable} -c 'from u2c.command import main; main()' predict my.u2c te --json --batch 8 | head -1"
+    line = f"{sys.executable} -c 'from u2c.service.command import main; main()' predict my.u2c te --json --batch 8 | head -1"
     done = subprocess.run(line, shell=True, cwd=folder, env=ENV, capture_output=True, text=True)
     assert done.stderr == "" and json.loads(done.stdout)
 
@@ -260,7 +261,7 @@ def test_a_name_may_be_any_bytes(folder, tmp_path):
     name = os.fsdecode(b"\xff\n.png")
     (tmp_path / name).write_bytes(next((folder / "strange").glob("*.png")).read_bytes())
     forms = [["predict", "my.u2c", str(tmp_path), *form] for form in ([], ["--json"], ["--csv"])]
-    code = f"from u2c.command import run_command; print(*map(run_command, {forms}), sep='\\n')"  # one start of Python for three
+    code = f"from u2c.service.command import run_command; print(*map(run_command, {forms}), sep='\\n')"  # one start of Python for three
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=ENV, capture_output=True, text=True, errors="surrogateescape")
     assert done.stdout.count("known") >= 3 and done.stdout.endswith("0\n0\n0\n") and done.stderr == "", done
 

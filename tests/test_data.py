@@ -13,9 +13,9 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from u2c import features
-from u2c.bench_imagenet import IMAGENET, check, example_tree, load_list
-from u2c.experiment import Config, describe, finished, imagenet_outputs, versions
+from u2c.bench import features
+from u2c.bench.imagenet import IMAGENET, check, example_tree, load_list
+from u2c.run.experiment import Config, describe, finished, imagenet_outputs, versions
 
 bin = Path(sys.executable).parent
 
@@ -135,7 +135,7 @@ def test_weights_of_a_package_are_told_apart_too(tmp_path, monkeypatch):
     config = settings(small_tree(tmp_path / "data"))
     folder = as_finished(config, tmp_path / "out")
     (tmp_path / "other.pth").write_bytes(b"another release")
-    monkeypatch.setattr("u2c.backbones.packaged_weights", lambda name: tmp_path / "other.pth")
+    monkeypatch.setattr("u2c.bench.backbones.packaged_weights", lambda name: tmp_path / "other.pth")
     assert not finished(config, folder)
 
 

@@ -9,7 +9,7 @@ from u2c.core import Outputs
 from u2c.demo import digits_outputs
 from u2c.metrics import aupr, auroc, ece, err, nll
 from u2c.reject import RejectOrClassify
-from u2c.scorers import make_scorer
+from u2c.scores.base import make_scorer
 from u2c.unified import U2C
 
 
@@ -31,9 +31,9 @@ def everything():
 
 def small_networks():
     "Initial weights, a step of training and what is extracted"
-    from u2c.backbones import make_backbone, train_backbone
-    from u2c.bench_small import data_hash, digits_benchmark, load_benchmark
-    from u2c.features import extract
+    from u2c.bench.backbones import make_backbone, train_backbone
+    from u2c.bench.small import data_hash, digits_benchmark, load_benchmark
+    from u2c.bench.features import extract
     from u2c.lemmas import World
 
     load_benchmark.cache_clear()

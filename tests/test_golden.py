@@ -8,7 +8,7 @@ import pytest
 from u2c.core import Outputs
 from u2c.metrics import ece, err, nll
 from u2c.reject import RejectOrClassify
-from u2c.scorers import make_scorer
+from u2c.scores.base import make_scorer
 from u2c.temperature import fit_temperature
 from u2c.unified import U2C
 

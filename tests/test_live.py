@@ -156,7 +156,7 @@ def part(name: str) -> Path:
 @functools.cache
 def digits() -> u2c.U2CClassifier:
     from safetensors.torch import load_file
-    from u2c.backbones import make_backbone
+    from u2c.bench.backbones import make_backbone
 
     net = make_backbone("resnet_small", 8)
     net.load_state_dict(load_file(part("draw") / "digit.safetensors"))
@@ -505,7 +505,7 @@ def test_a_file_that_differs_from_the_library_is_refused():
 
 
 def test_the_network_is_that_of_the_benchmark():
-    from u2c.bench_small import load_benchmark
+    from u2c.bench.small import load_benchmark
 
     images, labels, _ = live.digit_splits()
     splits = load_benchmark("small", 40)

@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import u2c
-from u2c.backbones import lite_models
+from u2c.bench.backbones import lite_models
 
 root = Path(__file__).parent.parent
 notebooks = sorted(p for p in root.glob("nbs/**/*.ipynb") if ".ipynb_checkpoints" not in p.parts)
@@ -107,9 +107,9 @@ COMMANDS_AND_KERNELS = {
     "papermill": "u2c_reproduce calls it as a command",
     "ipykernel": "papermill runs a notebook in it",
     "jinja2": "pandas' Styler, which draws the tables, needs it",
-    "mapie": "u2c.beside imports it by a name that it is given",
+    "mapie": "u2c.study.beside imports it by a name that it is given",
     "pytorch-ood": "as the last one",
-    "pyspellchecker": "u2c.bench_words reads its files",
+    "pyspellchecker": "u2c.bench.words reads its files",
 }
 TOOLS = {
     "jupyterlab": "make lab",
@@ -165,7 +165,7 @@ def python_in(notebook):
 
 def sources_of_library():
     "Code that a user runs: the modules, and the notebooks that they come with."
-    return [p.read_text() for p in root.glob("u2c/*.py")] + [s for p in root.glob("u2c/data/*.ipynb") for s in python_in(p)]
+    return [p.read_text() for p in root.glob("u2c/**/*.py")] + [s for p in root.glob("u2c/data/*.ipynb") for s in python_in(p)]
 
 
 def sources_of_tools():
@@ -306,7 +306,7 @@ def type_errors(tmp_path_factory):
     env = os.environ | {"MYPYPATH": str(root)}  # mypy does not see what an editable install finds by a hook
     done = subprocess.run([sys.executable, "-m", "mypy", root / "u2c", "right.py", "wrong.py"], capture_output=True, text=True, cwd=folder, env=env)
     assert not done.stderr
-    every = len([*(root / "u2c").glob("*.py"), "right.py", "wrong.py"])
+    every = len([*(root / "u2c").rglob("*.py"), "right.py", "wrong.py"])
     assert re.search(rf"^Found \d+ errors in \d+ files? \(checked {every} source files\)$", done.stdout, re.M), done.stdout
     return [line for line in done.stdout.splitlines() if "error:" in line]
 
@@ -391,7 +391,7 @@ def test_site_lists_every_notebook():
 
 
 def test_nothing_moves_tensors_to_a_gpu_by_name():
-    assert not [p for p in root.glob("u2c/*.py") if re.search(r"\.cuda\(|device=.cuda", p.read_text())]
+    assert not [p for p in root.glob("u2c/**/*.py") if re.search(r"\.cuda\(|device=.cuda", p.read_text())]
 
 
 # ---- continuous integration ----

@@ -13,7 +13,7 @@ from u2c.metrics import aurc, auroc, brier, ece, ece_apart, err, nll
 from u2c.rank import Combined, RankU2C, p_value
 from u2c.regions import compare, last_logit, regions
 from u2c.reject import RejectOrClassify
-from u2c.scorers import make_scorer
+from u2c.scores.base import make_scorer
 from u2c.temperature import fit_temperature
 from u2c.unified import U2C, mlp_gradient
 

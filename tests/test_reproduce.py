@@ -16,10 +16,10 @@ import pytest
 import timm
 import torch
 
-from u2c import reproduce
-from u2c.bench_imagenet import example_tree
-from u2c.experiment import Config, code_hash, read_records
-from u2c.reproduce import first_error
+from u2c.run import reproduce
+from u2c.bench.imagenet import example_tree
+from u2c.run.experiment import Config, code_hash, read_records
+from u2c.run.reproduce import first_error
 
 root = Path(__file__).parent.parent
 SMALL = {"limit": 60, "epochs": 1, "scorers": "maxlogit"}  # one score: what is tested here is not what it is worth
@@ -139,8 +139,8 @@ def test_a_folder_has_one_command_at_a_time(tmp_path, monkeypatch, capsys):
 
 def other_package(folder: Path) -> None:
     "Another version of the package in the working directory, which works just as well."
-    shutil.copytree(Path(reproduce.__file__).parent, folder / "u2c", ignore=shutil.ignore_patterns("__pycache__"))
-    with open(folder / "u2c/reproduce.py", "a") as file: file.write("\n# another version\n")
+    shutil.copytree(Path(reproduce.__file__).parent.parent, folder / "u2c", ignore=shutil.ignore_patterns("__pycache__"))
+    with open(folder / "u2c/run/reproduce.py", "a") as file: file.write("\n# another version\n")
 
 
 def other_kernel(folder: Path) -> None:
@@ -159,7 +159,7 @@ def test_the_kernel_is_this_python_with_this_package(tmp_path):
 import sys
 from pathlib import Path
 sys.path.append({str(root)!r})
-from u2c.reproduce import configurations, run_jobs
+from u2c.run.reproduce import configurations, run_jobs
 configs = configurations("small", ["resnet_small"], 1, limit=60, epochs=1, scorers=["maxlogit"])
 print(run_jobs(configs, Path({str(out)!r}), 1))
 """
@@ -245,7 +245,7 @@ def test_wrong_options_are_told_before_anything_runs(given, message, tmp_path, m
 
 
 def test_fashion_without_its_files_says_how_to_get_them(monkeypatch):
-    from u2c import bench_small
+    from u2c.bench import small as bench_small
 
     monkeypatch.setattr(bench_small.Path, "exists", lambda self: False)
     with pytest.raises(FileNotFoundError, match="install Debian's dataset-fashion-mnist, or run torchvision"):

@@ -10,16 +10,17 @@ from hypothesis import strategies as st
 from PIL import Image
 from scipy.stats import entropy
 
-from u2c.artifact import load_calibrator, save_calibrator
-from u2c.classifier import U2CClassifier
-from u2c.command import run_command
-from u2c.core import Outputs, seeded
-from u2c.experiment import Config, evaluate, run_outputs
-from u2c.features import ImageFiles, extract_files, load_shards
+from u2c.service.artifact import load_calibrator, save_calibrator
+from u2c.service.classifier import U2CClassifier
+from u2c.service.command import run_command
+from u2c.core import Outputs
+from u2c.guards import seeded
+from u2c.run.experiment import Config, evaluate, run_outputs
+from u2c.bench.features import ImageFiles, extract_files, load_shards
 from u2c.rank import RankU2C
 from u2c.reject import RejectOrClassify
-from u2c.sampling import join_members
-from u2c.scorers import make_scorer
+from u2c.scores.members import join_members
+from u2c.scores.base import make_scorer
 from u2c.unified import U2C
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # tiny random data draw every warning there is
@@ -91,7 +92,7 @@ def test_without_members_the_averaged_prediction_is_all_that_counts():
 
 
 def test_evaluate_takes_members_and_their_scores(monkeypatch):
-    monkeypatch.setattr("u2c.experiment.U2C", partial(U2C, steps=20))  # what a link learns is not the question
+    monkeypatch.setattr("u2c.run.experiment.U2C", partial(U2C, steps=20))  # what a link learns is not the question
     data = {"va": outputs(), "te": outputs(seed=1), "far": outputs(seed=2, unknown=True)}
     groups = {"va": "in-domain", "te": "in-domain", "far": "far-ood"}
     head = torch.zeros(3, 5), torch.zeros(3)
@@ -132,8 +133,8 @@ def test_shards_keep_members(tmp_path):
 def test_a_run_reads_members_back(tmp_path, monkeypatch):
     config = Config("small", "resnet_mimo", limit=20, epochs=1)
     made, head = run_outputs(config, tmp_path)
-    monkeypatch.setattr("u2c.experiment.train_backbone", None)  # whoever trains again, fails
-    monkeypatch.setattr("u2c.experiment.extract", None)
+    monkeypatch.setattr("u2c.run.experiment.train_backbone", None)  # whoever trains again, fails
+    monkeypatch.setattr("u2c.run.experiment.extract", None)
     again, _ = run_outputs(config, tmp_path)
     for name, x in made.items():
         assert x.members.shape == (20, 3, 8) and list(again[name].parts()) == list(x.parts())
@@ -166,8 +167,8 @@ def test_a_classifier_keeps_members_of_unlabelled_rows():
 
 def test_networks_trained_one_by_one_are_an_ensemble():
     "Joined by hand, outputs are those of the recipe."
-    from u2c.backbones import train_backbone
-    from u2c.features import extract
+    from u2c.bench.backbones import train_backbone
+    from u2c.bench.features import extract
 
     g = torch.Generator().manual_seed(0)
     x, y = torch.rand(32, 28, 28, generator=g), torch.arange(32) % 4

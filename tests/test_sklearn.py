@@ -31,13 +31,13 @@ from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from u2c.core import Outputs
-from u2c.distances import KNN, Mahalanobis
+from u2c.scores.distances import KNN, Mahalanobis
 from u2c.rank import Combined, RankU2C
 from u2c.reject import RejectOrClassify
-from u2c.scorers import ASH, MaxLogit
-from u2c.sklearn_estimator import AbstainingClassifier, as_logits, expected_failed_checks, held_out_logits
+from u2c.scores.base import ASH, MaxLogit
+from u2c.service.sklearn import AbstainingClassifier, as_logits, expected_failed_checks, held_out_logits
 from u2c.unified import U2C
-from u2c.watch import Watch
+from u2c.service.watch import Watch
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # small data draw every warning there is
 few_neighbours = Combined([MaxLogit(), KNN(k=5), Mahalanobis()])
@@ -336,7 +336,7 @@ def test_the_share_that_is_answered_is_the_one_asked_for():
 def test_nothing_heavy_is_imported():
     "pandas is not among these: scikit-learn itself imports it where it is installed"
     heavy = "'timm', 'torchvision', 'matplotlib', 'papermill'"
-    code = f"import sys, u2c.sklearn_estimator; print([m for m in ({heavy}) if m in sys.modules])"
+    code = f"import sys, u2c.service.sklearn; print([m for m in ({heavy}) if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -394,6 +394,6 @@ def test_a_watch_takes_the_estimator_itself(tmp_path):
 
 
 def test_without_scikit_learn_the_extra_is_named():
-    code = "import sys; sys.modules['sklearn'] = None\nfrom u2c import *\nassert Watch\nimport u2c.sklearn_estimator"
+    code = "import sys; sys.modules['sklearn'] = None\nfrom u2c import *\nassert Watch\nimport u2c.service.sklearn"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert 'found no module sklearn.frozen, expected scikit-learn from pip install "u2c[sklearn]"' in done.stderr.splitlines()[-1]

@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 import torch
 
-import u2c.experiment
-from u2c.bench_small import load_benchmark
-from u2c.experiment import Config, evaluate, pooled, read_records, resample_weights, run, standard_error
-from u2c.features import load_tensors
-from u2c.reproduce import collect, job_folder, published_records
-from u2c.tables import critical, joint_error, record_cells, verdict
+import u2c.run.experiment
+from u2c.bench.small import load_benchmark
+from u2c.run.experiment import Config, evaluate, pooled, read_records, resample_weights, run, standard_error
+from u2c.bench.features import load_tensors
+from u2c.run.reproduce import collect, job_folder, published_records
+from u2c.run.tables import critical, joint_error, record_cells, verdict
 
 SMALL = Config(limit=60, epochs=1, resamples=20, scorers=["knn"])
 PHOTOS = (78, 91, 62, 24, 43, 99, 115, 12)  # tiles of each photograph of the benchmark
@@ -37,7 +37,7 @@ def test_resamples_depend_on_the_data_and_not_on_the_network(monkeypatch):
     def spy(*args):
         seen.append(resample_weights(*args))
         return seen[-1]
-    monkeypatch.setattr(u2c.experiment, "resample_weights", spy)
+    monkeypatch.setattr(u2c.run.experiment, "resample_weights", spy)
     for config in (SMALL, replace(SMALL, seed=1), replace(SMALL, backbone="vit_small")):
         run(config)
     first, *others = (seen[i:i + 10] for i in (0, 10, 20))
@@ -57,7 +57,7 @@ def runs(tmp_path_factory):
 def test_the_joint_error_is_the_spread_of_averaged_draws(runs):
     out, configs = runs
     records = collect(configs, out)
-    draws = [load_tensors(job_folder(out, c) / "draws.safetensors", u2c.experiment.describe(c)) for c in configs]
+    draws = [load_tensors(job_folder(out, c) / "draws.safetensors", u2c.run.experiment.describe(c)) for c in configs]
     changed = records[records.method != "rc"]
     assert (changed.seeds == 2).all() and records[records.method == "rc"].err_change_se_joint.isna().all()
     for row in changed[changed.seed == 0].itertuples():

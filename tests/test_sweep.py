@@ -15,12 +15,12 @@ from threading import Thread, main_thread
 import psutil
 import pytest
 
-from u2c import sweep
-from u2c.bench_imagenet import example_tree
-from u2c.experiment import Config, extraction, imagenet_lists, placed_network
-from u2c.features import extract_files
-from u2c.reproduce import configurations, job_folder, main, run_jobs, run_process
-from u2c.sweep import OnRay, Store, expand, is_done, run_place, run_sweep, write_report
+from u2c.run import sweep
+from u2c.bench.imagenet import example_tree
+from u2c.run.experiment import Config, extraction, imagenet_lists, placed_network
+from u2c.bench.features import extract_files
+from u2c.run.reproduce import configurations, job_folder, main, run_jobs, run_process
+from u2c.run.sweep import OnRay, Store, expand, is_done, run_place, run_sweep, write_report
 
 TINY = {"limit": 60, "epochs": 1, "scorers": ["maxlogit"]}
 BACKBONES = ["resnet_small", "resnet_deep"]
@@ -236,7 +236,7 @@ def test_two_drivers_on_one_store(by_threads):
 
 
 def test_without_the_option_there_is_no_ray():
-    script = "import sys, u2c.reproduce as r; r.find_executor('local'); print(sorted({'ray', 'u2c.sweep'} & set(sys.modules)))"
+    script = "import sys, u2c.run.reproduce as r; r.find_executor('local'); print(sorted({'ray', 'u2c.run.sweep'} & set(sys.modules)))"
     assert subprocess.check_output([sys.executable, "-c", script], text=True).strip() == "[]"
 
 
@@ -251,7 +251,7 @@ def test_what_may_still_join_is_waited_for(cluster, capsys):
 
 @pytest.mark.parametrize("missing", ["ray", "yaml", "fsspec"])
 def test_without_the_extra_the_command_names_it(missing, monkeypatch, capsys, tmp_path):
-    monkeypatch.delitem(sys.modules, "u2c.sweep")  # it is imported anew
+    monkeypatch.delitem(sys.modules, "u2c.run.sweep")  # it is imported anew
     monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.setattr(sys, "argv", ["u2c_reproduce", "--executor", "ray", "--seeds", "1", "--limit", "60", "--out", str(tmp_path)])
     with pytest.raises(SystemExit, match="2"): main()

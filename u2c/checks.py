@@ -35,11 +35,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .core import ArrayLike, Outputs, own_copy, seeded
+from .core import Outputs, own_copy
+from .guards import ArrayLike, seeded
 from .metrics import auroc
 from .rank import Combined, scorers_of
-from .scorers import Scorer, give_head, list_scorers, make_scorer, need_features
-from .scorers import scorer_name
+from .scores.base import Scorer, give_head, list_scorers, make_scorer, need_features
+from .scores.base import scorer_name
 
 # %% ../nbs/beyond/05_checks.ipynb #81637e98
 @dataclass(frozen=True)

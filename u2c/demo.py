@@ -11,7 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .core import Outputs, seeded
+from .core import Outputs
+from .guards import seeded
 
 # %% ../nbs/tutorials/digits.ipynb #8d396b9a
 class Digits(NamedTuple):

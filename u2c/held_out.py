@@ -15,12 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .core import Outputs, blocks, check_scores, in_domain_labels
-from .core import own_copy, warn, widen
-from .distances import KNN, Mahalanobis, class_gaussians, kept_rows, nearest
-from .distances import ridge_cholesky, unit_rows
-from .more_scores import NNGuide
-from .scorers import Scorer, need_features
+from .core import Outputs, in_domain_labels
+from .guards import blocks, check_scores
+from .core import own_copy
+from .guards import warn, widen
+from .scores.distances import KNN, Mahalanobis, class_gaussians, kept_rows, nearest
+from .scores.distances import ridge_cholesky, unit_rows
+from .scores.more import NNGuide
+from .scores.base import Scorer, need_features
 from .temperature import tempered_lse
 
 # %% ../nbs/beyond/00_held_out.ipynb #3c673e07

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .core import Outputs, check_labels, seeded
+from .core import Outputs
+from .guards import check_labels, seeded
 from .metrics import ece, err, nll
 from .regions import Comparison
-from .scorers import Scorer, need_features
+from .scores.base import Scorer, need_features
 
 # %% ../nbs/paper/07_lemmas.ipynb #df00f0fa
 @dataclass(frozen=True)

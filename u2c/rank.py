@@ -13,10 +13,11 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from .core import Outputs, _as_bytes, own_copy, warn, widen
+from .core import Outputs, as_bytes, own_copy
+from .guards import warn, widen
 from .held_out import exact, held_out_scores
 from .reject import Calibrator, as_scorer
-from .scorers import Scorer, register_scorer
+from .scores.base import Scorer, register_scorer
 from .temperature import tempered_lse
 
 # %% ../nbs/beyond/01_rank.ipynb #7b57e316
@@ -161,7 +162,7 @@ class Combined(Scorer):
     def get_extra_state(self) -> Tensor:
         "The classes of the parts: as many as there are, in their order"
         names = [type(p).__name__ for p in scorers_of(self)]
-        return _as_bytes({"class": type(self).__name__, "parts": names})
+        return as_bytes({"class": type(self).__name__, "parts": names})
 
     def _load_from_state_dict(self, state_dict, prefix, *args):
         self.parts = own_copy(self.parts)  # what comes next is put into it

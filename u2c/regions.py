@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .core import ArrayLike, Outputs, as_tensor, check_finite, check_scores, widest
+from .core import Outputs
+from .guards import ArrayLike, as_tensor, check_finite, check_scores, widest
 from .metrics import check_probs
 from .reject import Calibrator, RejectOrClassify
 

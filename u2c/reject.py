@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .core import ArrayLike, Fitted, Outputs, in_domain_labels, own_copy, warn, widen
-from .core import check_not_probabilities, check_scores
-from .scorers import Scorer, make_scorer
+from .core import Fitted, Outputs, in_domain_labels, own_copy
+from .guards import ArrayLike, warn, widen
+from .guards import check_not_probabilities, check_scores
+from .scores.base import Scorer, make_scorer
 from .temperature import fit_temperature
 
 # %% ../nbs/paper/04_reject.ipynb #89b5753b

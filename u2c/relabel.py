@@ -11,8 +11,9 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor
 
-from .core import Outputs, in_domain_labels, warn, widen
-from .scorers import Scorer
+from .core import Outputs, in_domain_labels
+from .guards import warn, widen
+from .scores.base import Scorer
 from .temperature import tempered_lse
 from .unified import U2C, fit_link
 

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .core import ArrayLike, Fitted, Outputs, as_tensor, check_scores, own_copy, widen
-from .distances import Mahalanobis
+from .core import Fitted, Outputs, own_copy
+from .guards import ArrayLike, as_tensor, check_scores, widen
+from .scores.distances import Mahalanobis
 from .metrics import aurc
 from .rank import RankU2C, p_value
 from .reject import Calibrator, fit_threshold

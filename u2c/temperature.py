@@ -13,8 +13,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .core import ArrayLike, blocks, has_float64, warn, widen
-from .core import check_labels, check_matrix, check_not_probabilities
+from .guards import ArrayLike, blocks, has_float64, warn, widen
+from .guards import check_labels, check_matrix, check_not_probabilities
 
 # %% ../nbs/paper/02_temperature.ipynb #f6a592df
 def slopes(

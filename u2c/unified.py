@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .core import Outputs, options_of, seeded, warn, widen
+from .core import Outputs, options_of
+from .guards import seeded, warn, widen
 from .reject import Calibrator
-from .scorers import Scorer
+from .scores.base import Scorer
 from .temperature import tempered_lse
 
 # %% ../nbs/paper/05_unified.ipynb #90293463

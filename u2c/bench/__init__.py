@@ -1,0 +1,1 @@
+"Where outputs come from."

@@ -1,0 +1,1 @@
+"Epistemic scores $u(x)$, known by their names."

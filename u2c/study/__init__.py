@@ -1,0 +1,1 @@
+"What made the records of the pages; not in the wheel."
