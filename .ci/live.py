@@ -136,7 +136,7 @@ def compare(path: Path, clf, images) -> None:
 
 def turns_of(va, u, tau: float, power: float) -> list[float]:
     "Of each validation row the logarithm of the level at which it begins to abstain, ascending: see `fit_level`."
-    from u2c.rank import p_value
+    from u2c.held_out import p_value
     from u2c.temperature import tempered_lse
 
     confidence = (va.logits.amax(1) / tau - tempered_lse(va.logits, tau)).double()
@@ -324,7 +324,7 @@ def picture(folder: Path) -> dict:
     from PIL import Image
     from torchvision.models import EfficientNet_B0_Weights
     from u2c import Outputs, U2CClassifier
-    from u2c.rank import Combined
+    from u2c.scores.combined import Combined
 
     net, names = lite(), EfficientNet_B0_Weights.DEFAULT.meta["categories"]
     images = torch.stack([net.transform(part) for part in crops(list(photographs().values()), 16)])

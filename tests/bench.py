@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from u2c.core import Outputs
-from u2c.scores.distances import Mahalanobis
 from u2c.rank import RankU2C
 from u2c.reject import fit_threshold
+from u2c.scores.distances import Mahalanobis
 from u2c.temperature import fit_temperature, tempered_lse
 from u2c.unified import U2C, fit_link
 

@@ -16,11 +16,11 @@ import torch
 from PIL import Image
 
 from u2c.bench.backbones import load_pretrained
+from u2c.bench.features import ImageFiles, Pictures, extract_files, forward_batch, save_tensors
 from u2c.bench.imagenet import IMAGENET
 from u2c.core import Outputs
-from u2c.scores.distances import nearest, unit_rows
 from u2c.run.experiment import Shards, evaluate
-from u2c.bench.features import ImageFiles, Pictures, extract_files, forward_batch, save_tensors
+from u2c.scores.distances import nearest, unit_rows
 
 SIZES = dict(zip(IMAGENET, (25_000, 25_000, 10_000, 10_000, 30_000, 5_879, 49_000, 10_000, 5_160, 15_869, 2_000)))
 D, C = 2048, 1000

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from safetensors.torch import load, save
 from test_properties import method, random_outputs, scorer
 
-from u2c.service.artifact import ArtifactError, checksum, load_calibrator, pack, read_file, realised, save_calibrator, unpack, write_file
-from u2c.rank import Combined, RankU2C
+from u2c.rank import RankU2C
 from u2c.reject import RejectOrClassify
 from u2c.scores.base import make_scorer
+from u2c.scores.combined import Combined
+from u2c.service.artifact import ArtifactError, checksum, load_calibrator, pack, read_file
+from u2c.service.artifact import realised, save_calibrator, unpack, write_file
 from u2c.unified import U2C
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # tiny random data draw every warning there is

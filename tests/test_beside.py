@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 
 import u2c.study.beside as beside
 from u2c.bench.backbones import recipes
-from u2c.study.beside import LOSSES, METRICS, Conformal, Detector, OpenMax, OpenMaxScore, all_methods, fitted, measured, published_comparison, rejected_share
 from u2c.core import Outputs
-from u2c.rank import Combined
 from u2c.reject import RejectOrClassify
 from u2c.run.reproduce import published_records
+from u2c.scores.combined import Combined
+from u2c.study.beside import LOSSES, METRICS, Conformal, Detector, OpenMax, OpenMaxScore
+from u2c.study.beside import all_methods, fitted, measured, published_comparison
+from u2c.study.beside import rejected_share
 
 pytestmark = pytest.mark.filterwarnings("ignore:conformal. found no level")  # random rows may have none
 KEY = ["benchmark", "backbone", "seed", "dataset"]

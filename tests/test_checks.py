@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+import u2c.scores
 from u2c import checks
-from u2c.checks import CHECKS, CLAIMS, check_scorer, claim, plain_setting, report_card, sample
+from u2c.checks import CHECKS, check_scorer, plain_setting, report_card, sample
 from u2c.core import in_domain_labels
+from u2c.scores.base import Scorer, claim, list_scorers, make_scorer, need_features
 from u2c.scores.distances import KNN, Mahalanobis
 from u2c.scores.more import SHE
-from u2c.scores.base import Scorer, list_scorers, need_features
 
 
 class ToMean(Scorer):
@@ -275,8 +276,8 @@ BROKEN = {
     "logit_shift": [(Logits(), HONEST | {"feature_scale": "mixed"}, ["logit_shift"])],
     "row_order": [(FirstRows(), {}, ["row_order"])],
     "duplicates": [(Counting(), HONEST, ["duplicates"])],
-    "held_out_quantiles": [(Memory(k=2), CLAIMS["knn"], ["held_out_quantiles", "overshoot"])],
-    "in_sample_quantiles": [(Mahalanobis(relative=False), CLAIMS["mahalanobis"], ["in_sample_quantiles"])],
+    "held_out_quantiles": [(Memory(k=2), KNN().claimed(), ["held_out_quantiles", "overshoot"])],
+    "in_sample_quantiles": [(Mahalanobis(relative=False), Mahalanobis().claimed(), ["in_sample_quantiles"])],
     "subsamples": [(Favourite(), {}, ["subsamples"])],
     "neighbours": [(OtherK(), HONEST | {"rotation": "axes"}, ["neighbours"])],
     "seeds": [(Dice(), {}, ["seeds"])],
@@ -393,9 +394,8 @@ def test_a_head_goes_with_the_features_exactly():
 
 
 def test_claims_speak_of_checks_and_laws():
-    for name, claims in CLAIMS.items():
-        assert claims.keys() <= CHECKS.keys(), name
-    for name in set(list_scorers()) & set(CLAIMS):  # those that apply hold
+    for name in u2c.scores.names:  # those that apply hold
+        assert make_scorer(name).claimed().keys() == claim().keys() <= CHECKS.keys(), name
         report = check_scorer(name, checks=list(claim()))
         assert report, report
 
@@ -482,7 +482,7 @@ def test_a_report_in_which_nothing_applies_is_no_success():
     (SHE("euclidean"), "feature_scale"), (SHE("cosine"), "feature_scale"), (Mahalanobis(diagonal=True), "rotation")])
 def test_options_that_change_a_claim_are_known(scorer, check):
     assert check_scorer(scorer, checks=[check])[check].verdict != "fail"
-    plain = CLAIMS[type(scorer).__name__.lower()]
+    plain = type(scorer)().claimed()
     assert check_scorer(scorer, plain, [check])[check].verdict == "fail"  # held to the default's claim
 
 

@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from u2c.service.artifact import ArtifactError, pack, read_file, write_file
 from u2c.bench.backbones import make_backbone
-from u2c.service.classifier import Featurizer, U2CClassifier, backbone_hash, find_layer, load, methods, watched
 from u2c.core import Outputs
 from u2c.guards import seeded
-from u2c.rank import Combined
 from u2c.scores.base import make_scorer
+from u2c.scores.combined import Combined
+from u2c.service.artifact import ArtifactError, pack, read_file, write_file
+from u2c.service.classifier import Featurizer, U2CClassifier, backbone_hash, find_layer, load
+from u2c.service.classifier import methods, watched
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # tiny random data draw every warning there is
 

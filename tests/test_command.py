@@ -21,11 +21,12 @@ from safetensors.torch import save_file
 from sklearn.datasets import load_digits
 
 import u2c
-from u2c.service.command import parsed, run_command
 from u2c.core import Outputs
-from u2c.guards import seeded
 from u2c.demo import digits_outputs
-from u2c.service.inputs import InputError, class_images, find_images, listed_name, read_outputs, read_picture
+from u2c.guards import seeded
+from u2c.service.command import parsed, run_command
+from u2c.service.inputs import InputError, class_images, find_images, listed_name, read_outputs
+from u2c.service.inputs import read_picture
 from u2c.service.report import ece_of, share_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # tiny data draw every warning there is

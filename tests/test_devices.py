@@ -7,13 +7,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from u2c import guards
-from u2c.run import experiment
-from u2c.scores import distances
 from u2c.bench.backbones import load_pretrained
-from u2c.core import Outputs
-from u2c.run.experiment import Config, imagenet_outputs
 from u2c.bench.features import ImageFiles, forward_batch
+from u2c.core import Outputs
 from u2c.reject import RejectOrClassify
+from u2c.run import experiment
+from u2c.run.experiment import Config, imagenet_outputs
+from u2c.scores import distances
 from u2c.scores.base import make_scorer
 from u2c.unified import U2C
 
@@ -105,7 +105,7 @@ def test_what_was_fitted_answers_where_there_is_no_float64(name, monkeypatch):
 
 
 def test_fitting_where_there_is_no_float64_says_what_to_do(monkeypatch):
-    monkeypatch.setattr(core, "check_finite", lambda *a: None)
+    monkeypatch.setattr(guards, "check_finite", lambda *a: None)
     calls = U2C("maxlogit").fit, make_scorer("maxlogit").fit
     with FakeTensorMode():
         va = Outputs(logits=torch.empty(20, 3, device="mps"))
@@ -119,7 +119,7 @@ def test_fitting_where_there_is_no_float64_says_what_to_do(monkeypatch):
 def test_evaluation_computes_on_the_gpu_and_brings_answers_to_the_cpu(name, monkeypatch):
     from u2c.demo import digits_outputs
 
-    monkeypatch.setattr(core, "check_finite", lambda *a: None)  # it looks at numbers, and there are none
+    monkeypatch.setattr(guards, "check_finite", lambda *a: None)  # it looks at numbers, and there are none
     d = digits_outputs()
     methods = experiment.fit_methods(name, d.va, d.head, 1.0)
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:

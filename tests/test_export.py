@@ -10,14 +10,17 @@ import torch
 from torch import nn
 
 from u2c import Outputs, RankU2C, RejectOrClassify, U2CClassifier, load
-from u2c.service.artifact import save_calibrator
 from u2c.bench.backbones import train_backbone
 from u2c.bench.small import load_benchmark
+from u2c.held_out import p_value
+from u2c.scores.base import make_scorer, register_scorer
+from u2c.scores.combined import Combined
+from u2c.scores.head import MaxLogit
+from u2c.service.artifact import save_calibrator
 from u2c.service.classifier import methods
 from u2c.service.command import run_command
-from u2c.service.export import INPUTS, OUTPUTS, TOLERANCE, answer_ranges, compare, export_calibrator, nudged, read_note, run_file, twins
-from u2c.rank import Combined, p_value
-from u2c.scores.base import MaxLogit, make_scorer, register_scorer
+from u2c.service.export import INPUTS, OUTPUTS, TOLERANCE, answer_ranges, compare
+from u2c.service.export import export_calibrator, nudged, read_note, run_file, twins
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # a network of one epoch draws every warning there is
 
@@ -195,7 +198,7 @@ def test_a_score_without_a_twin_is_named(bench, nets, tmp_path):
     class Own(MaxLogit):
         "Registered, and unknown to export"
 
-    from u2c.scores.base import _scorers
+    from u2c.scores.base import scorers
 
     register_scorer(Own)
     try:
@@ -203,7 +206,7 @@ def test_a_score_without_a_twin_is_named(bench, nets, tmp_path):
         with pytest.raises(ValueError, match="export: found Own, expected one of MaxLogit, ASH, Mahalanobis, KNN, Combined"):
             own.export(tmp_path / "x.onnx")
     finally:
-        del _scorers["own"]
+        del scorers["own"]
 
 
 def test_what_cannot_be_done_is_said(clf, nets, bench, tmp_path):

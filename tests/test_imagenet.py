@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file
 
 from u2c.bench import imagenet as bench_imagenet
-from u2c.run import reproduce
 from u2c.bench.imagenet import IMAGENET, example_tree
+from u2c.run import reproduce
 from u2c.run.experiment import Config, imagenet_outputs, read_records
 
 bin = Path(sys.executable).parent

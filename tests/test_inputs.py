@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from u2c.core import Outputs
-from u2c.scores.distances import KNN
 from u2c.metrics import ece, err, nll
 from u2c.reject import RejectOrClassify
 from u2c.scores.base import Scorer, make_scorer
+from u2c.scores.distances import KNN
 from u2c.temperature import fit_temperature
 from u2c.unified import U2C
 

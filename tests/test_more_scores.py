@@ -8,17 +8,18 @@ import torch
 from pytorch_ood import detector as theirs
 from torch import nn
 
-from u2c.service.artifact import ArtifactError, load_calibrator, save_calibrator
 from u2c.bench.small import load_benchmark
-from u2c.service.classifier import U2CClassifier
 from u2c.core import Outputs, own_copy
-from u2c.run.experiment import SCORERS, Config, describe, evaluate, finished, run
 from u2c.held_out import stratified_folds
-from u2c.scores.more import DetectorScorer, FunctionScorer
-from u2c.rank import Combined, RankU2C
+from u2c.rank import RankU2C
 from u2c.reject import RejectOrClassify
+from u2c.run.experiment import SCORERS, Config, describe, evaluate, finished, run
 from u2c.run.reproduce import command_line, configurations
-from u2c.scores.base import HeadScorer, give_head, list_scorers, make_scorer
+from u2c.scores.base import DetectorScorer, FunctionScorer, list_scorers, make_scorer
+from u2c.scores.combined import Combined
+from u2c.scores.head import HeadScorer, give_head
+from u2c.service.artifact import ArtifactError, load_calibrator, save_calibrator
+from u2c.service.classifier import U2CClassifier
 
 MORE = ["msp", "entropy", "energy", "gen", "ashp", "ashs", "react", "dice", "she", "residual", "vim", "nnguide", "fdbd"]
 LOGITS_ONLY = {"maxlogit", "msp", "entropy", "energy", "gen"}

@@ -245,7 +245,7 @@ import u2c
 assert "torch" not in sys.modules, "import u2c loads torch before it is needed"
 import importlib, torch
 for m in {LIGHT}: importlib.import_module("u2c." + m)
-from u2c import Outputs, RankU2C, RejectOrClassify, U2C, U2CClassifier, Watch, load
+from u2c import U2C, Outputs, RankU2C, RejectOrClassify, U2CClassifier, Watch, load
 x = Outputs(torch.rand(200, 4), torch.randn(200, 3), torch.arange(200) % 3)
 for method in (RejectOrClassify("maxlogit"), U2C("mahalanobis", steps=10), RankU2C("combined")):
     assert method.fit(x).predict_proba(x).shape == (200, 4)
@@ -274,7 +274,7 @@ def test_the_public_names_are_where_the_package_says():
 
 SCRIPT = """
 import torch
-from u2c import Outputs, RankU2C, RejectOrClassify, U2C, make_scorer
+from u2c import U2C, Outputs, RankU2C, RejectOrClassify, make_scorer
 
 va = Outputs(torch.rand(99, 4), torch.randn(99, 3), torch.arange(99) % 3)
 model = RankU2C(make_scorer("knn", k=5), alpha=0.9).fit(va)

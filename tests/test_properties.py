@@ -5,15 +5,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from u2c import rank as rank_module
 from u2c.core import Outputs
-from u2c.held_out import cross_fitted, held_out_scores
+from u2c.held_out import cross_fitted, p_value
 from u2c.lemmas import error_gap, error_gap_by_regions, nll_u2c
 from u2c.metrics import aurc, auroc, brier, ece, ece_apart, err, nll
-from u2c.rank import Combined, RankU2C, p_value
+from u2c.rank import RankU2C
 from u2c.regions import compare, last_logit, regions
 from u2c.reject import RejectOrClassify
-from u2c.scores.base import make_scorer
+from u2c.scores.base import Scorer, make_scorer
+from u2c.scores.combined import Combined
 from u2c.temperature import fit_temperature
 from u2c.unified import U2C, mlp_gradient
 
@@ -171,7 +171,7 @@ def test_a_held_out_score_is_that_of_a_fit_without_the_row(seed, name, n, duplic
     va, head = random_outputs(seed, n)
     if duplicates:
         va = va.map(lambda x: torch.cat([x, x[: n // 2]]))
-    u = held_out_scores(scorer(name, head), va)
+    u = scorer(name, head).held_out(va)
     for i in range(0, len(va), 5):
         rest = torch.arange(len(va)) != i
         expected = scorer(name, head).fit(va[rest]).score(va[~rest])
@@ -276,7 +276,8 @@ def test_methods_that_cannot_be_compared_are_named(pair, complaint):
 def test_the_parts_of_a_combined_score_are_asked_once(monkeypatch):
     va, _ = random_outputs(0, 80)
     asked, u = [], make_scorer("combined").fit(va).held_out(va)
-    monkeypatch.setattr(rank_module, "held_out_scores", lambda part, *args: (asked.append(type(part).__name__), held_out_scores(part, *args))[1])
+    held_out = Scorer.held_out
+    monkeypatch.setattr(Scorer, "held_out", lambda part, *args: (asked.append(type(part).__name__), held_out(part, *args))[1])
     once = make_scorer("combined")
     assert torch.equal(once.fit_held_out(va), u) and asked == ["MaxLogit", "KNN", "Mahalanobis"]
     assert torch.equal(once.score(va), make_scorer("combined").fit(va).score(va))

@@ -16,8 +16,8 @@ import pytest
 import timm
 import torch
 
-from u2c.run import reproduce
 from u2c.bench.imagenet import example_tree
+from u2c.run import reproduce
 from u2c.run.experiment import Config, code_hash, read_records
 from u2c.run.reproduce import first_error
 

@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from PIL import Image
 from scipy.stats import entropy
 
+from u2c.bench.features import ImageFiles, extract_files, load_shards
+from u2c.core import Outputs
+from u2c.guards import seeded
+from u2c.rank import RankU2C
+from u2c.reject import RejectOrClassify
+from u2c.run.experiment import Config, evaluate, run_outputs
+from u2c.scores.base import make_scorer
+from u2c.scores.members import join_members
 from u2c.service.artifact import load_calibrator, save_calibrator
 from u2c.service.classifier import U2CClassifier
 from u2c.service.command import run_command
-from u2c.core import Outputs
-from u2c.guards import seeded
-from u2c.run.experiment import Config, evaluate, run_outputs
-from u2c.bench.features import ImageFiles, extract_files, load_shards
-from u2c.rank import RankU2C
-from u2c.reject import RejectOrClassify
-from u2c.scores.members import join_members
-from u2c.scores.base import make_scorer
 from u2c.unified import U2C
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # tiny random data draw every warning there is

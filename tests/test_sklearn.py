@@ -31,13 +31,15 @@ from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from u2c.core import Outputs
-from u2c.scores.distances import KNN, Mahalanobis
-from u2c.rank import Combined, RankU2C
+from u2c.rank import RankU2C
 from u2c.reject import RejectOrClassify
-from u2c.scores.base import ASH, MaxLogit
-from u2c.service.sklearn import AbstainingClassifier, as_logits, expected_failed_checks, held_out_logits
-from u2c.unified import U2C
+from u2c.scores.combined import Combined
+from u2c.scores.distances import KNN, Mahalanobis
+from u2c.scores.head import ASH, MaxLogit
+from u2c.service.sklearn import AbstainingClassifier, as_logits, expected_failed_checks
+from u2c.service.sklearn import held_out_logits
 from u2c.service.watch import Watch
+from u2c.unified import U2C
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # small data draw every warning there is
 few_neighbours = Combined([MaxLogit(), KNN(k=5), Mahalanobis()])

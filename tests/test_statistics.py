@@ -8,9 +8,10 @@ import pytest
 import torch
 
 import u2c.run.experiment
-from u2c.bench.small import load_benchmark
-from u2c.run.experiment import Config, evaluate, pooled, read_records, resample_weights, run, standard_error
 from u2c.bench.features import load_tensors
+from u2c.bench.small import load_benchmark
+from u2c.run.experiment import Config, evaluate, pooled, read_records, resample_weights, run
+from u2c.run.experiment import standard_error
 from u2c.run.reproduce import collect, job_folder, published_records
 from u2c.run.tables import critical, joint_error, record_cells, verdict
 

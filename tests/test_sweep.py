@@ -15,10 +15,10 @@ from threading import Thread, main_thread
 import psutil
 import pytest
 
-from u2c.run import sweep
-from u2c.bench.imagenet import example_tree
-from u2c.run.experiment import Config, extraction, imagenet_lists, placed_network
 from u2c.bench.features import extract_files
+from u2c.bench.imagenet import example_tree
+from u2c.run import sweep
+from u2c.run.experiment import Config, extraction, imagenet_lists, placed_network
 from u2c.run.reproduce import configurations, job_folder, main, run_jobs, run_process
 from u2c.run.sweep import OnRay, Store, expand, is_done, run_place, run_sweep, write_report
 

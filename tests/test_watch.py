@@ -8,12 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from u2c.service.artifact import ArtifactError, read_file, write_file
 from u2c.core import Outputs, own_copy
-from u2c.rank import RankU2C, p_value
+from u2c.held_out import p_value
+from u2c.rank import RankU2C
 from u2c.reject import RejectOrClassify
+from u2c.service.artifact import ArtifactError, read_file, write_file
+from u2c.service.watch import RateEvidence, RateWatch, Watch, clopper_pearson
+from u2c.service.watch import confidence_sequence, packed_watch
 from u2c.unified import U2C
-from u2c.service.watch import RateEvidence, RateWatch, Watch, clopper_pearson, confidence_sequence, packed_watch
 
 quick = settings(max_examples=25, deadline=None, derandomize=True)
 seeds = st.integers(0, 10**6)

@@ -13,12 +13,13 @@ from hypothesis import given, settings, strategies as st
 from safetensors import safe_open
 
 from u2c.bench import words as bench_words
-from u2c.study import words as compare_words
 from u2c.bench.words import Words, published_speller, words_benchmark
 from u2c.core import Outputs
 from u2c.rank import RankU2C
 from u2c.reject import RejectOrClassify
-from u2c.sequences import AGGREGATES, SequenceOutputs, SequenceU2C, abstention, likelihood_scores, prr
+from u2c.sequences import AGGREGATES, SequenceOutputs, SequenceU2C, abstention
+from u2c.sequences import likelihood_scores, prr
+from u2c.study import words as compare_words
 
 data = files("u2c") / "data"
 

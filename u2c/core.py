@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .guards import ArrayLike, averaged_logits, check_average, check_features, has_float64
-from .guards import check_labels, check_matrix, check_members, refuse
+from .guards import ArrayLike, averaged_logits, check_average, check_features, check_labels
+from .guards import check_matrix, check_members, has_float64, refuse
 
 
 # %% ../nbs/paper/00_core.ipynb #e95a6ac4

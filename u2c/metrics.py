@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .guards import ArrayLike, as_tensor, has_float64, widen
-from .guards import check_labels, check_matrix, check_scores
+from .guards import ArrayLike, as_tensor, check_labels, check_matrix, check_scores
+from .guards import has_float64, widen
 
 # %% ../nbs/paper/01_metrics.ipynb #fab5febb
 def check_probs(

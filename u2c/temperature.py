@@ -13,8 +13,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .guards import ArrayLike, blocks, has_float64, warn, widen
-from .guards import check_labels, check_matrix, check_not_probabilities
+from .guards import ArrayLike, blocks, check_labels, check_matrix, check_not_probabilities
+from .guards import has_float64, warn, widen
 
 # %% ../nbs/paper/02_temperature.ipynb #f6a592df
 def slopes(

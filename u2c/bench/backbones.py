@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from ..guards import averaged_logits, seeded
-from ..scores.members import joined_head
+from ..scores.head import joined_head
 
 # %% ../../nbs/bench/00_backbones.ipynb #61e84000
 class Backbone(nn.Module):

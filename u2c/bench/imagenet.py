@@ -20,8 +20,8 @@ import skimage.data
 from PIL import Image
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from ..guards import warn
 from .features import ImageFiles, read_image, tried
+from ..guards import warn
 
 # %% ../../nbs/bench/03_imagenet.ipynb #53c126de
 class DataSet(NamedTuple):

@@ -35,18 +35,19 @@ from torch import Tensor
 from ..bench.backbones import Backbone, Pretrained, Sampled, find_weights, load_pretrained
 from ..bench.backbones import make_backbone, one_thread, recipes, sampled_recipes
 from ..bench.backbones import train_backbone, weights_hash
+from ..bench.features import ImageFiles, cached, extract, extract_files, list_hash
+from ..bench.features import load_shards, load_tensors, mended, save_tensors, writer
 from ..bench.imagenet import IMAGENET, load_list
 from ..bench.small import Split, benchmarks, data_hash, evenly, load_benchmark, user_cache
 from ..core import Outputs, in_domain_labels
 from ..guards import ArrayLike
-from ..bench.features import ImageFiles, cached, extract, extract_files, list_hash
-from ..bench.features import load_shards, load_tensors, mended, save_tensors, writer
-from ..metrics import aupr, auroc, brier, check_probs, confidence_bins
-from ..metrics import ece, ece_apart, err, fpr_at_tpr, nll
+from ..metrics import aupr, auroc, brier, check_probs, confidence_bins, ece, ece_apart, err
+from ..metrics import fpr_at_tpr, nll
 from ..rank import RankU2C
 from ..reject import Calibrator, RejectOrClassify
+from ..scores.base import list_scorers, make_scorer
+from ..scores.head import give_head
 from ..scores.members import MemberScorer
-from ..scores.base import give_head, list_scorers, make_scorer
 from ..temperature import fit_temperature
 from ..unified import U2C
 

@@ -41,18 +41,18 @@ from matplotlib.figure import Figure
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from ..bench.backbones import recipes
+from ..bench.features import load_tensors, writer
 from ..bench.imagenet import IMAGENET
 from ..bench.small import benchmarks, load_benchmark
 from ..core import Outputs, in_domain_labels
-from .experiment import SCORERS, Config, check_count, code_hash, describe, finished
-from .experiment import fit_methods
-from .experiment import imagenet_outputs, pooled, read_records, run_outputs, write_records
-from ..bench.features import load_tensors, writer
 from ..plots import figure_1, figure_calibration
 from ..reject import Calibrator
+from .experiment import SCORERS, Config, check_count, code_hash, describe, finished
+from .experiment import fit_methods, imagenet_outputs, pooled, read_records, run_outputs
+from .experiment import write_records
 from .tables import INK_LEGEND, LEGEND, beside, beside_html, beside_text, closeness_text
-from .tables import latex_escape, paper_cells, pattern, record_cells
-from .tables import to_html, to_latex, to_markdown, to_text
+from .tables import latex_escape, paper_cells, pattern, record_cells, to_html, to_latex
+from .tables import to_markdown, to_text
 from ..temperature import fit_temperature
 from ..unified import U2C
 

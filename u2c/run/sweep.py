@@ -41,9 +41,9 @@ from safetensors.torch import load as tensors_in
 from torch import nn
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from ..bench.features import ImageFiles, extract_files, writer
 from .experiment import SCORERS, Config, check_code, check_count, code_hash, describe
 from .experiment import extraction, imagenet_lists, placed_network, pooled
-from ..bench.features import ImageFiles, extract_files, writer
 from .reproduce import NotebookFailed, caption, end_family, file_name, find_executor
 from .reproduce import job_folder, progress_text, run_job, side_by_side, stoppable
 from .tables import LEGEND, to_markdown

@@ -23,13 +23,14 @@ from typing import NamedTuple
 import pandas as pd  # type: ignore[import-untyped]
 from pandas.io.formats.style import Styler  # type: ignore[import-untyped]
 
-from .verdicts import BESIDE, GROUPS, METRICS, SCORERS, STEPS
-from .verdicts import check_cells, check_columns, group_changes, printed_diff
-from .verdicts import step, unknown_errors, verdict
+from .verdicts import BESIDE, GROUPS, METRICS, SCORERS, STEPS, check_cells
+from .verdicts import check_columns, group_changes, printed_diff, step, unknown_errors
+from .verdicts import verdict
 
 # %% ../../nbs/run/02_tables.ipynb #tabl0018
 from .verdicts import COLUMNS, beside, closeness, closeness_text, critical, joint_error
-from .verdicts import over_seeds, paper_cells, pattern, record_cells, summary, tally, welch
+from .verdicts import over_seeds, paper_cells, pattern, record_cells, summary, tally
+from .verdicts import welch
 
 # %% ../../nbs/run/02_tables.ipynb #3e5216f8
 def signed(value: float) -> str:

@@ -22,14 +22,16 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from .artifact import ArtifactError, checksum, model_card, pack, read_file, realised
-from .artifact import unpack, write_file
 from ..core import Outputs, own_copy
 from ..guards import ArrayLike, as_tensor, has_float64, widen
+from ..held_out import p_value
+from ..rank import RankU2C
+from ..reject import Calibrator, RejectOrClassify
+from ..scores.base import Scorer
 from ..scores.distances import kept_rows
-from ..rank import RankU2C, p_value
-from ..reject import Calibrator, RejectOrClassify, _scores_of, _tau_for
-from ..scores.base import Scorer, check_head, give_head
+from ..scores.head import check_head, give_head
+from .artifact import ArtifactError, checksum, model_card, pack, read_file, realised
+from .artifact import unpack, write_file
 from ..unified import U2C
 
 if TYPE_CHECKING: from u2c.service.export import Agreement
@@ -615,16 +617,6 @@ def _class_names(
     found = f"{len(names)} names" + " in the loader's data set" * (given is None)
     raise ValueError(f"classes: found {found}, expected {c}, as many as the model has logits")
 
-# %% ../../nbs/service/01_classifier.ipynb #cc750949
-def _fitted_with_scores(
-    calibrator: Calibrator,  # stays as it is
-    va: Outputs,
-) -> tuple[Calibrator, Tensor]:  # fitted; the scores (n,) that it was fitted with
-    "Fit a copy of a calibrator, and keep the scores"
-    model = own_copy(calibrator)
-    u = _scores_of(model.scorer, va, _tau_for(va, model.temperature), model.scores)
-    return model.fit(va, u), u
-
 # %% ../../nbs/service/01_classifier.ipynb #2edcf05d
 class U2CClassifier:
     "A network that may answer 'unknown', with calibrated probabilities over c+1 classes"
@@ -665,7 +657,8 @@ class U2CClassifier:
         classes = _class_names(self.given, data, va.n_classes)
         self._check_words(classes)
         if net.layer is not None: give_head(calibrator.scorer, net.head())
-        fitted, u = _fitted_with_scores(calibrator, va)
+        fitted = calibrator.fit(va)
+        assert (u := fitted.va_scores) is not None
         measured = {"validation": realised(fitted, va, u)}
         self.net, self.calibrator, self.classes = net, fitted, classes
         self.reference, self.measured = u.double().sort().values, measured

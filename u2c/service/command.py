@@ -291,13 +291,14 @@ def calibrate_outputs(
 ) -> Complaints:
     "Calibrate on a file of outputs"
     from u2c.service.artifact import realised, save_calibrator
-    from u2c.service.classifier import _fitted_with_scores, make_calibrator
+    from u2c.service.classifier import make_calibrator
     from u2c.service.inputs import read_outputs
     for name in ("model", "classes", "layer", "size", "card"):
         if not getattr(args, name): continue
         raise UsageError(f"{name}: found with a file of outputs, expected with images alone")
     va = read_outputs(args.data).outputs
-    model, u = _fitted_with_scores(make_calibrator(args.method, args.scorer, args.alpha), va)
+    model = make_calibrator(args.method, args.scorer, args.alpha).fit(va)
+    u = model.va_scores
     save_calibrator(args.out, model)
     say_calibrated(args, realised(model, va, u), "")
     return Complaints()

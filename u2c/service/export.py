@@ -26,14 +26,17 @@ import torch
 from torch import Tensor, nn
 
 import u2c
-from .artifact import pack
-from .classifier import Featurizer, U2CClassifier, _like, evaluating, watched
 from ..core import Fitted, Outputs, check_outputs
 from ..guards import ArrayLike, check_scores, warn, widen
-from ..scores.distances import KNN, Mahalanobis
-from ..rank import Combined, RankU2C, p_value, scorers_of
+from ..held_out import p_value
+from ..rank import RankU2C
 from ..reject import Calibrator, RejectOrClassify
-from ..scores.base import ASH, MaxLogit, Scorer, binarize
+from ..scores.base import Scorer
+from ..scores.combined import Combined, scorers_of
+from ..scores.distances import KNN, Mahalanobis
+from ..scores.head import ASH, MaxLogit, binarize
+from .artifact import pack
+from .classifier import Featurizer, U2CClassifier, _like, evaluating, watched
 from ..unified import U2C
 
 # %% ../../nbs/service/05_export.ipynb #b8d849af

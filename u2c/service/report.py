@@ -23,8 +23,8 @@ from torch import Tensor
 
 from ..core import Outputs
 from ..guards import check_labels
+from ..held_out import p_value
 from ..metrics import auroc, confidence_bins, ece, reliability_bins, risk_coverage
-from ..rank import p_value
 from ..regions import quadrant
 from ..reject import Calibrator
 from .watch import clopper_pearson

@@ -34,12 +34,14 @@ from sklearn.utils import multiclass
 from sklearn.utils.validation import check_is_fitted  # type: ignore[import-untyped]
 from sklearn.utils.validation import assert_all_finite, validate_data
 
-from .classifier import make_calibrator, methods
 from ..core import Outputs
 from ..guards import warn
-from ..rank import Combined, RankU2C, scorers_of
-from ..reject import Calibrator, as_scorer
-from ..scores.base import ASH, MaxLogit, Scorer
+from ..rank import RankU2C
+from ..reject import Calibrator
+from ..scores.base import Scorer, as_scorer
+from ..scores.combined import Combined, scorers_of
+from ..scores.head import ASH, MaxLogit
+from .classifier import make_calibrator, methods
 
 # %% ../../nbs/service/02_sklearn.ipynb #a05303eb
 def split_pipeline(

@@ -23,11 +23,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .artifact import ArtifactError, checksum, read_file, write_file
 from ..core import Outputs, check_fitted, own_copy
 from ..guards import ArrayLike, as_tensor, check_scores
-from ..rank import RankU2C, p_value
+from ..held_out import p_value
+from ..rank import RankU2C
 from ..reject import Calibrator
+from .artifact import ArtifactError, checksum, read_file, write_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

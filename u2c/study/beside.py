@@ -31,19 +31,20 @@ from sklearn.base import BaseEstimator, ClassifierMixin  # type: ignore[import-u
 from torch import Tensor
 
 from ..bench.backbones import one_thread
+from ..bench.features import load_tensors
 from ..bench.small import benchmarks, load_benchmark
 from ..core import Outputs, in_domain_labels, own_copy
 from ..guards import ArrayLike, check_labels, warn, widen
+from ..held_out import p_value
+from ..metrics import aurc, brier, check_probs, ece, ece_apart, err, nll
+from ..rank import RankU2C
+from ..reject import Calibrator, RejectOrClassify
 from ..run.experiment import SCORERS, Config, about_outputs, check_name, check_sources
 from ..run.experiment import ood_metrics, read_records, resample_weights, run_outputs
 from ..run.experiment import standard_error, write_records
-from ..bench.features import load_tensors
-from ..held_out import held_out_scores
-from ..metrics import aurc, brier, check_probs, ece, ece_apart, err, nll
-from ..rank import Combined, RankU2C, combined_held_out, p_value
-from ..reject import Calibrator, RejectOrClassify
 from ..run.reproduce import configurations, job_folder
 from ..scores.base import Scorer, make_scorer
+from ..scores.combined import Combined
 from ..temperature import fit_temperature
 from ..unified import U2C
 
@@ -480,8 +481,8 @@ def fit_part(
     tau: float,  # the temperature
 ) -> Part:
     "A score, fitted on va, and held-out scores of va"
-    doubt = combined_held_out(Combined([scorer]), va, tau)
-    return Part(own_copy(scorer).fit(va, tau), held_out_scores(scorer, va, tau), doubt)
+    doubt = Combined([scorer]).held_out(va, tau)
+    return Part(own_copy(scorer).fit(va, tau), scorer.held_out(va, tau), doubt)
 
 # %% ../../nbs/study/00_beside.ipynb #32aca7d0
 def subsets(

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from ..bench.backbones import one_thread, sampled_recipes
-from .beside import check_runs, replace_records
 from ..bench.small import benchmarks, load_benchmark
 from ..core import Outputs, in_domain_labels
 from ..guards import ArrayLike, widen
-from ..run.experiment import SCORERS, Config, evaluate, read_records, run_outputs
 from ..metrics import brier, ece, err, nll
+from ..run.experiment import SCORERS, Config, evaluate, read_records, run_outputs
 from ..run.reproduce import configurations, job_folder
+from .beside import check_runs, replace_records
 from ..temperature import fit_temperature
 
 # %% ../../nbs/study/01_ensembles.ipynb #cbc57a1e

@@ -31,19 +31,19 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from ..bench.backbones import Backbone, Recipe, make_backbone, one_thread, recipes
 from ..bench.backbones import resnet_body, shifted
+from ..bench.features import extract
 from ..bench.small import Split, evenly, load_benchmark
-from .beside import known_warnings, measured, short
 from ..core import Outputs, in_domain_labels
 from ..guards import check_labels, seeded
-from ..scores.distances import KNN, nearest_torch, unit_rows
-from ..run.experiment import Config, check_name, read_records, trained, write_records
-from ..bench.features import extract
 from ..metrics import auroc
 from ..rank import RankU2C
 from ..reject import Calibrator, RejectOrClassify
 from ..relabel import RelabelU2C, confident_mistakes
+from ..run.experiment import Config, check_name, read_records, trained, write_records
 from ..run.reproduce import configurations, job_folder
 from ..scores.base import Scorer, make_scorer, need_features
+from ..scores.distances import KNN, nearest_torch, unit_rows
+from .beside import known_warnings, measured, short
 from ..temperature import fit_temperature
 from ..unified import U2C
 

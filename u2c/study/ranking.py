@@ -25,17 +25,18 @@ from torch import Tensor
 
 from ..bench.backbones import one_thread
 from ..bench.small import benchmarks, load_benchmark
-from .beside import FLOOR, check_runs, known_warnings, replace_records
 from ..core import Outputs, in_domain_labels
-from ..run.experiment import Config, check_name, ood_metrics, read_records, run_outputs
 from ..metrics import ece, err, nll
 from ..rank import RankU2C
 from ..reject import Calibrator, RejectOrClassify
+from ..run.experiment import Config, check_name, ood_metrics, read_records, run_outputs
 from ..run.reproduce import configurations, job_folder
-from ..scores.base import Scorer, give_head, make_scorer
+from ..run.verdicts import GROUPS, critical
+from ..scores.base import Scorer, make_scorer
+from ..scores.head import give_head
+from .beside import FLOOR, check_runs, known_warnings, replace_records
 from ..temperature import fit_temperature
 from ..unified import U2C
-from ..run.verdicts import GROUPS, critical
 
 # %% ../../nbs/study/02_ranking.ipynb #4356a672
 _plain = (

@@ -28,10 +28,9 @@ from sklearn.pipeline import make_pipeline  # type: ignore[import-untyped]
 from sklearn.preprocessing import StandardScaler  # type: ignore[import-untyped]
 from torch import Tensor
 
-from ..bench.words import PHONEMES, END, Speller, Spelled, Words, as_numbers, as_texts
-from ..bench.words import beam_search, draw, french, load_speller, spelled
-from ..bench.words import teacher_forced, token_counts
-from ..bench.words import words_benchmark, write
+from ..bench.words import END, PHONEMES, Spelled, Speller, Words, as_numbers, as_texts
+from ..bench.words import beam_search, draw, french, load_speller, spelled, teacher_forced
+from ..bench.words import token_counts, words_benchmark, write
 from ..guards import seeded
 from ..metrics import aurc, auroc, fpr_at_tpr, risk_coverage
 from ..rank import RankU2C
