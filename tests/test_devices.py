@@ -6,7 +6,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from u2c import guards
+from u2c import core, guards
 from u2c.bench.backbones import load_pretrained
 from u2c.bench.features import ImageFiles, forward_batch
 from u2c.core import Outputs
@@ -97,7 +97,7 @@ def test_what_was_fitted_answers_where_there_is_no_float64(name, monkeypatch):
     for model in (RejectOrClassify(make_scorer(name, **options)), U2C(make_scorer(name, **options))):
         expected = model.fit(d.va).predict_proba(d.te)
         with monkeypatch.context() as m:
-            for module in (guards, distances): m.setattr(module, "has_float64", lambda device: False)
+            for module in (core, guards, distances): m.setattr(module, "has_float64", lambda device: False)
             model.to("cpu")  # this CPU has no float64
             with Operations() as operations: p = model.predict_proba(d.te)
         assert len(operations.results) > 5 and not [op for op, t in operations.results if t.dtype == torch.float64]
