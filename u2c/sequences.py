@@ -239,6 +239,22 @@ def fit_line(
         w = w - step
     return torch.stack([w[0] / scale, w[1] - w[0] * center / scale])
 
+# %% ../nbs/beyond/05_sequences.ipynb #seqcost1
+def _cost(
+    parts: TokenParts,
+) -> Tensor:  # (n,)
+    "Minus log P(answer), with abstaining as a token"
+    return -(parts.log_keep + parts.log_q).sum(1)
+
+# %% ../nbs/beyond/05_sequences.ipynb #seqtwo01
+def _two_logits(
+    parts: TokenParts,
+    line: Tensor,  # (2,) slope and height
+) -> Tensor:  # (n, 2)
+    "Log-odds of a right sequence, as the logits of right and wrong"
+    z = line[0] * parts.log_q.sum(1) + line[1]
+    return torch.stack([z, torch.zeros_like(z)], 1)
+
 # %% ../nbs/beyond/05_sequences.ipynb #0d90ebbc
 class SequenceU2C(Fitted):
     "U2C for sequences: P(abstain) of each token; right, wrong or abstain for the whole"
@@ -276,17 +292,12 @@ class SequenceU2C(Fitted):
         u = tokens.scorer.score(held_out.rows)
         parts = token_parts(tokens, held_out, u)
         line = fit_line(parts.log_q.sum(1), marks)
-        two = Outputs(None, self._two_logits(parts, line), 1 - marks.long())
+        two = Outputs(None, _two_logits(parts, line), 1 - marks.long())
         whole.fit(two, held_out.mean(u))
-        cost = -(parts.log_keep + parts.log_q).sum(1)
-        theta = torch.tensor(fit_threshold(cost, self.alpha), dtype=torch.float64)
+        theta = torch.tensor(fit_threshold(_cost(parts), self.alpha), dtype=torch.float64)
         # all at once, so that a fit that fails leaves what there was
         self.tokens, self.whole, self.line, self.theta = tokens, whole, line, theta
         return self
-
-    def _two_logits(self, parts: TokenParts, line: Tensor) -> Tensor:
-        z = line[0] * parts.log_q.sum(1) + line[1]
-        return torch.stack([z, torch.zeros_like(z)], 1)
 
     def token_parts(self, x: SequenceOutputs) -> TokenParts:
         "P(abstain) of each token, and the factors of P(answer)"
@@ -294,12 +305,11 @@ class SequenceU2C(Fitted):
 
     def score(self, x: SequenceOutputs) -> Tensor:
         "(n,) minus log P(answer), with abstaining as a token; beyond `theta` abstain"
-        parts = self.token_parts(x)
-        return -(parts.log_keep + parts.log_q).sum(1)
+        return _cost(self.token_parts(x))
 
     def predict_proba(self, x: SequenceOutputs) -> Tensor:
         "(n, 3) P(right), P(wrong), P(abstain)"
         _check_sequences(x)
         u = self.tokens.scorer.score(x.rows)
-        two = Outputs(None, self._two_logits(token_parts(self.tokens, x, u), self.line))
+        two = Outputs(None, _two_logits(token_parts(self.tokens, x, u), self.line))
         return self.whole.predict_proba(two, x.mean(u))
