@@ -82,6 +82,15 @@ def test_every_way_to_import_is_seen():
     assert {room(m) for m in modules()} == SEEN_FROM.keys()
 
 
+def test_what_is_shared_is_not_private():
+    taken = []
+    for m, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith("u2c")):
+                taken += [(m, a.name) for a in node.names if a.name.startswith("_")]
+    assert not taken, "a private name of another module"
+
+
 def public() -> dict[str, list[str]]:
     "Module -> its public names."
     found = {}

@@ -26,7 +26,9 @@ from u2c.bench.backbones import lite_models
 
 root = Path(__file__).parent.parent
 notebooks = sorted(p for p in root.glob("nbs/**/*.ipynb") if ".ipynb_checkpoints" not in p.parts)
-modules = sorted(m.name for m in pkgutil.iter_modules(u2c.__path__) if not m.name.startswith("_"))
+every_module = sorted(m.name.removeprefix("u2c.") for m in pkgutil.walk_packages(u2c.__path__, "u2c.") if not m.name.endswith("__"))
+every_module.remove("_modidx")
+modules = [m for m in every_module if not m.startswith("study")]  # those in the wheel
 DEV_ONLY = ["nbdev", "fastcore", "execnb", "ghapi", "jupyterlab", "notebook", "ipywidgets", "torchmetrics", "hypothesis", "pytest", "seaborn"]
 
 
@@ -100,7 +102,11 @@ def test_metadata_reads_well_on_a_package_index(metadata):
 
 EXTRAS = ("vision", "sklearn", "pretrained", "reproduce", "beside", "export", "cluster", "words", "dev")
 # What calibrating needs: these are imported by `pip install u2c` alone, without any extra.
-LIGHT = ["core", "metrics", "temperature", "scorers", "distances", "more_scores", "held_out", "reject", "unified", "rank", "regions", "lemmas", "sequences", "checks", "demo", "artifact", "classifier", "watch", "export"]
+LIGHT = [
+    *"core guards metrics temperature held_out reject unified rank relabel regions lemmas sequences checks demo".split(),
+    *"scores scores.base scores.head scores.logits scores.distances scores.members scores.more scores.combined".split(),
+    *"service.artifact service.network service.classifier service.watch service.export".split(),
+]
 
 # Declared, and used without an import statement.
 COMMANDS_AND_KERNELS = {
@@ -338,10 +344,10 @@ print(tuple(U2C("knn", steps=10).fit(x).predict_proba(x).shape))
 
 
 def public_functions():
-    for m in modules:
+    for m in every_module:
         module = importlib.import_module(f"u2c.{m}")
-        for name in module.__all__:
-            obj = getattr(module, name)
+        own = {k: v for k, v in vars(module).items() if not k.startswith("_") and getattr(v, "__module__", "") == module.__name__}
+        for name, obj in own.items():
             if inspect.isfunction(obj):
                 yield f"{m}.{name}", obj
             elif inspect.isclass(obj):

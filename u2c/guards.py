@@ -28,7 +28,7 @@ ArrayLike = Tensor | np.ndarray | Sequence
 def refuse(
     name: str,  # the argument
     found: object,  # what it was
-    expected: str,  # what it should have been
+    expected: object,  # what it should have been
     kind: type[Exception] = ValueError,
 ) -> Exception:  # to be raised
     "The error that names an argument, what was found and what was expected"

@@ -78,6 +78,7 @@ def fitted_scores(
 class Answering(Fitted):
     "What has c+1 logits for each input answers in three forms"
     scorer: Scorer
+    n_classes: Tensor
 
     def predict_proba(self, x: Outputs, u: ArrayLike | None = None) -> Tensor:
         "(n, c+1) probabilities"
