@@ -153,7 +153,7 @@ def joined(
     values = {c[0][0]: [v for _, v in c] for c in columns}
     for name, each in values.items():
         if len({v is None for v in each}) > 1:
-            raise ValueError(f"{name}: found in some of the parts, expected in all or in none")
+            raise refuse(name, "in some of the parts", "in all or in none")
     return Outputs(**{k: None if v[0] is None else torch.cat(v) for k, v in values.items()})
 
 # %% ../nbs/beyond/06_checks.ipynb #a7fe3501
@@ -828,10 +828,10 @@ def check_scorer(
     "Put a score to the checks"
     subject, names = subject_of(scorer, claims), list(CHECKS if checks is None else checks)
     if isinstance(checks, str):
-        raise ValueError(f"checks: found the text {checks!r}, expected a list of names")
-    if not names: raise ValueError("checks: found none, expected one or more, or None for all")
+        raise refuse("checks", f"the text {checks!r}", "a list of names")
+    if not names: raise refuse("checks", "none", "one or more, or None for all")
     if odd := [n for n in names if n not in CHECKS]:
-        raise ValueError(f"checks: found {odd[0]!r}, expected some of {', '.join(CHECKS)}")
+        raise refuse("checks", repr(odd[0]), f"some of {', '.join(CHECKS)}")
     return Report(subject.name, tuple(judged(CHECKS[n], subject) for n in names))
 
 # %% ../nbs/beyond/06_checks.ipynb #febcf68c
@@ -883,7 +883,7 @@ def report_card(
 ) -> Card:
     "The reports of several scores"
     subjects = [subject_of(s) for s in (list_scorers() if scorers is None else scorers)]
-    if not subjects: raise ValueError("scorers: found none, expected one or more")
+    if not subjects: raise refuse("scorers", "none", "one or more")
     plain = [s.name for s in subjects]
     def title(s: Subject) -> str:  # objects of one class are told apart by their options
         return s.name if plain.count(s.name) == 1 else repr(s.scorer)

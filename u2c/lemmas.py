@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .core import Outputs
-from .guards import check_labels, seeded
+from .guards import check_labels, refuse, seeded
 from .metrics import ece, err, nll
 from .regions import Comparison
 from .scores.base import Scorer, need_features
@@ -29,9 +29,9 @@ class World:
     sharpness: float = 1.0  # factor on the logits: 1 is the truth, more is overconfident
 
     def __post_init__(self) -> None:
-        if self.c < 2: raise ValueError(f"c: found {self.c}, expected 2 or more")
+        if self.c < 2: raise refuse("c", self.c, "2 or more")
         if not self.spread > 0:
-            raise ValueError(f"spread: found {self.spread}, expected a positive number")
+            raise refuse("spread", self.spread, "a positive number")
 
     @property
     def radius(self) -> float:
@@ -106,8 +106,8 @@ def domain(
     c = part.logits.shape[1]
     out = check_labels(part.labels, len(part.logits), c) == c
     if out.any() and not out.all():
-        found = f"found {int(out.sum())} rows of no known class among {len(out)}"
-        raise ValueError(f"labels: {found}, expected all or none")
+        found = f"{int(out.sum())} rows of no known class among {len(out)}"
+        raise refuse("labels", found, "all or none")
     return part.labels, bool(out.all())  # type: ignore[return-value]
 
 # %% ../nbs/paper/07_lemmas.ipynb #3f3c07dc
@@ -163,7 +163,7 @@ def ece_by_regions(
 ) -> dict[str, float]:  # region -> ece, for each region with rows that the lemmas cover
     "ece in each region by the appendix's two lemmas"
     if method not in ("rc", "u2c"):
-        raise ValueError(f"method: found {method!r}, expected 'rc' or 'u2c'")
+        raise refuse("method", repr(method), "'rc' or 'u2c'")
     labels, out = domain(part)
     p = getattr(part, method).exp()
     best, abstain = p[:, :-1].amax(1), p[:, -1]

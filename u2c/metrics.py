@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .guards import ArrayLike, as_tensor, check_labels, check_matrix, check_scores
-from .guards import has_float64, widen
+from .guards import has_float64, refuse, widen
 
 # %% ../nbs/paper/01_metrics.ipynb #fab5febb
 def check_probs(
@@ -27,18 +27,18 @@ def check_probs(
     if log:  # -inf is the log of 0, and the one infinite value that is right
         p = widen(as_tensor(probs, name))
         if p.ndim != 2 or p.numel() == 0:
-            raise ValueError(f"{name}: found shape {tuple(p.shape)}, expected (n, c+1)")
+            raise refuse(name, f"shape {tuple(p.shape)}", "(n, c+1)")
         total = p.exp().sum(1)
     else:
         p = widen(check_matrix(probs, name))
         if (p < 0).any():
             found = f"negative values down to {float(p.min()):.4g}"
-            raise ValueError(f"{name}: found {found}, expected probabilities")
+            raise refuse(name, found, "probabilities")
         total = p.sum(1)
     off = (total - 1).abs()
     if not (off < 1e-2).all():  # written so that a nan is caught too
         found = f"a row that sums to {float(total[off.argmax()]):.4g}"
-        raise ValueError(f"{name}: found {found}, expected probabilities, which sum to 1")
+        raise refuse(name, found, "probabilities, which sum to 1")
     if not has_float64(p.device): p = p.cpu()  # sums over rows need it
     return p, check_labels(labels, len(p), p.shape[1] - 1).to(p.device)
 
@@ -87,7 +87,7 @@ def reliability_bins(
     mass: bool = False,  # equal-mass bins, or equal-width ones
 ) -> Bins:  # what a reliability diagram shows
     "Accuracy and mean confidence, bin by bin"
-    if n_bins < 1: raise ValueError(f"n_bins: found {n_bins}, expected 1 or more")
+    if n_bins < 1: raise refuse("n_bins", n_bins, "1 or more")
     p, y = check_probs(probs, labels)
     confidence, prediction = p.max(1)
     edges, bins = confidence_bins(confidence, n_bins, closed, mass)
@@ -112,7 +112,7 @@ def ece(
     if norm == "l1": return (gap * share).sum().item()
     if norm == "l2": return (gap**2 * share).sum().sqrt().item()
     if norm == "max": return gap.max().item()
-    raise ValueError(f"norm: found {norm!r}, expected 'l1', 'l2' or 'max'")
+    raise refuse("norm", repr(norm), "'l1', 'l2' or 'max'")
 
 # %% ../nbs/paper/01_metrics.ipynb #d6d07ac9
 def nll(
@@ -122,7 +122,7 @@ def nll(
     log: bool = False,  # are `probs` log-probabilities?
 ) -> float:  # infinite if some row gives its label no probability
     "The mean negative log-probability of the labels"
-    if floor < 0: raise ValueError(f"floor: found {floor}, expected 0 or more")
+    if floor < 0: raise refuse("floor", floor, "0 or more")
     p, y = check_probs(probs, labels, log)
     right = p.gather(1, y[:, None]).double()
     if log and floor: right = right.exp()
@@ -196,7 +196,7 @@ def fpr_at_tpr(
     tpr: float = 0.95,  # the share of out-of-domain rows that must be caught
 ) -> float:  # 0 is perfect
     "The share of in-domain rows lost where `tpr` of the out-of-domain ones are caught: FPR95"
-    if not 0 < tpr <= 1: raise ValueError(f"tpr: found {tpr}, expected 0 < tpr <= 1")
+    if not 0 < tpr <= 1: raise refuse("tpr", tpr, "0 < tpr <= 1")
     false, true = detections(u_in, u_out)
     return float(false[np.argmax(true >= tpr * true[-1])] / false[-1])
 

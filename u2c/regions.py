@@ -18,6 +18,7 @@ from .metrics import check_probs
 from .reject import Calibrator, RejectOrClassify
 
 if TYPE_CHECKING: import pandas as pd  # type: ignore[import-untyped]
+from .guards import refuse
 
 # %% ../nbs/paper/06_regions.ipynb #ee2d36c0
 def columns(
@@ -28,11 +29,10 @@ def columns(
     for name, x in named.items():
         x = as_tensor(x, name)
         if x.ndim != 1 or len(x) == 0:
-            found = f"found shape {tuple(x.shape)}"
-            raise ValueError(f"{name}: {found}, expected (n,) with n >= 1")
+            raise refuse(name, f"shape {tuple(x.shape)}", "(n,) with n >= 1")
         if arrays and len(x) != len(arrays[0]):
-            expected = f"expected {len(arrays[0])}, as in {next(iter(named))}"
-            raise ValueError(f"{name}: found {len(x)} rows, {expected}")
+            expected = f"{len(arrays[0])}, as in {next(iter(named))}"
+            raise refuse(name, f"{len(x)} rows", expected)
         check_finite(x, name)
         arrays.append(x.cpu().numpy())
     return arrays
@@ -66,15 +66,15 @@ def check_pair(
     "Raise unless a hard and a soft method share temperature and threshold"
     hard, soft = type(rc).__name__, type(u2c).__name__
     if not isinstance(rc, RejectOrClassify) or isinstance(u2c, RejectOrClassify):
-        expected = "expected RejectOrClassify, then a soft method"
-        raise TypeError(f"rc, u2c: found {hard} and {soft}, {expected}")
+        expected = "RejectOrClassify, then a soft method"
+        raise refuse("rc, u2c", f"{hard} and {soft}", expected, TypeError)
     for name in ("tau", "theta"):
         a, b = float(getattr(rc, name)), float(getattr(u2c, name))
         if a == b: continue
-        expected = "expected a pair fitted on the same data with the same score"
+        expected = "a pair fitted on the same data with the same score"
         if rc.scores != u2c.scores:
             expected += f", and both on scores={rc.scores!r} or both on {u2c.scores!r}"
-        raise ValueError(f"{name}: found {a:.6g} in {hard} and {b:.6g} in {soft}, {expected}")
+        raise refuse(name, f"{a:.6g} in {hard} and {b:.6g} in {soft}", expected)
 
 # %% ../nbs/paper/06_regions.ipynb #c9903bee
 def compare(
@@ -103,7 +103,7 @@ def region_shares(
     import pandas as pd  # type: ignore[import-untyped]
     from scipy.stats import binomtest  # type: ignore[import-untyped]
     n, rows = len(region), []
-    if n == 0: raise ValueError("region: found no rows, expected at least one")
+    if n == 0: raise refuse("region", "no rows", "at least one")
     for letter in "ABCD":
         k = int((region == letter).sum())
         low, high = binomtest(k, n).proportion_ci(level, method="exact")
@@ -128,7 +128,7 @@ def quadrant(
     "The kind of knowledge that each row of probabilities expresses"
     for name, value in (("abstain", abstain), ("clear", clear)):
         if not 0 < value <= 1:
-            raise ValueError(f"{name}: found {value}, expected 0 < {name} <= 1")
+            raise refuse(name, value, f"0 < {name} <= 1")
     p, _ = check_probs(probs, np.zeros(len(probs), int))
     known = p[:, :-1].amax(1) >= clear * p[:, :-1].sum(1)
     kind = torch.where(p[:, -1] >= abstain, 2, torch.where(known, 0, 1)).cpu().numpy()

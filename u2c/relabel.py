@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .core import Outputs, in_domain_labels
-from .guards import warn, widen
+from .guards import refuse, warn, widen
 from .scores.base import Scorer
 from .temperature import tempered_lse
 from .unified import U2C, fit_link
@@ -94,8 +94,8 @@ def _check_relabelling(
 ) -> None:
     "Raise unless the options of `RelabelU2C` are possible ones"
     if relabel not in ("none", "errors"):
-        raise ValueError(f"relabel: found {relabel!r}, expected 'none' or 'errors'")
+        raise refuse("relabel", repr(relabel), "'none' or 'errors'")
     if not isinstance(confident, Real) or not 0 <= confident <= 1:
-        raise ValueError(f"confident: found {confident!r}, expected 0 to 1")
+        raise refuse("confident", repr(confident), "0 to 1")
     if not isinstance(cost, Integral) or isinstance(cost, bool) or cost < 1:
-        raise ValueError(f"cost: found {cost!r}, expected a whole number, 1 or more")
+        raise refuse("cost", repr(cost), "a whole number, 1 or more")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .core import Fitted, Outputs, own_copy
-from .guards import ArrayLike, as_tensor, check_scores, widen
+from .guards import ArrayLike, as_tensor, check_scores, refuse, widen
 from .held_out import p_value
 from .metrics import aurc
 from .rank import RankU2C
@@ -31,20 +31,20 @@ def token_mask(
 ) -> Tensor:  # (n, t)
     "Which tokens count; all of them if nothing is said"
     if lengths is not None and mask is not None:
-        raise ValueError("mask: found one beside lengths, expected one of the two")
+        raise refuse("mask", "one beside lengths", "one of the two")
     if lengths is not None:
         counts = check_scores(lengths, shape[0], name="lengths").cpu()
         if counts.max() > shape[1] or (counts != counts.long()).any():
-            expected = f"expected whole numbers up to {shape[1]}, the tokens that there are"
-            raise ValueError(f"lengths: found {counts.max():g} at most, {expected}")
+            expected = f"whole numbers up to {shape[1]}, the tokens that there are"
+            raise refuse("lengths", f"{counts.max():g} at most", expected)
         mask = torch.arange(shape[1]) < counts[:, None]
     found = torch.ones(shape, dtype=torch.bool) if mask is None else as_tensor(mask, "mask")
     if tuple(found.shape) != shape:
-        raise ValueError(f"mask: found shape {tuple(found.shape)}, expected {shape}")
+        raise refuse("mask", f"shape {tuple(found.shape)}", shape)
     if not ((found == 0) | (found == 1)).all():
-        raise ValueError("mask: found other values, expected True or False, or 1 or 0")
+        raise refuse("mask", "other values", "True or False, or 1 or 0")
     if not found.numel() or not found.bool().any(1).all():
-        raise ValueError("mask: found a sequence without tokens, expected one or more in each")
+        raise refuse("mask", "a sequence without tokens", "one or more in each")
     return found.bool().cpu()
 
 # %% ../nbs/beyond/05_sequences.ipynb #71fb05da
@@ -61,17 +61,16 @@ class SequenceOutputs:
         f, y = as_tensor(logits, "logits"), as_tensor(tokens, "tokens")
         if f.ndim != 3 or tuple(y.shape) != tuple(f.shape[:2]):
             found = f"{tuple(f.shape)} with tokens {tuple(y.shape)}"
-            raise ValueError(f"logits: found {found}, expected (n, t, c) with (n, t)")
+            raise refuse("logits", found, "(n, t, c) with (n, t)")
         self.mask = token_mask((f.shape[0], f.shape[1]), lengths, mask)
         phi = None if features is None else as_tensor(features, "features")
         if phi is not None and (phi.ndim != 3 or tuple(phi.shape[:2]) != tuple(y.shape)):
-            expected = f"expected ({len(y)}, {y.shape[1]}, d)"
-            raise ValueError(f"features: found shape {tuple(phi.shape)}, {expected}")
+            expected = f"({len(y)}, {y.shape[1]}, d)"
+            raise refuse("features", f"shape {tuple(phi.shape)}", expected)
         kept = [None if x is None else x[self.mask.to(x.device)] for x in (phi, f, y)]
         self.rows = Outputs(*kept)  # a row for each token that counts
         if (y[self.mask.to(y.device)] == f.shape[2]).any():
-            expected = f"expected 0..{f.shape[2] - 1}, the columns of logits"
-            raise ValueError(f"tokens: found {f.shape[2]}, {expected}")
+            raise refuse("tokens", f.shape[2], f"0..{f.shape[2] - 1}, the columns of logits")
 
     def __len__(self) -> int: return len(self.mask)
 
@@ -103,7 +102,7 @@ class SequenceOutputs:
 
 def _check_sequences(x: SequenceOutputs, name: str = "x") -> None:
     if not isinstance(x, SequenceOutputs):
-        raise TypeError(f"{name}: found {type(x).__name__}, expected SequenceOutputs")
+        raise refuse(name, type(x).__name__, "SequenceOutputs", TypeError)
 
 # %% ../nbs/beyond/05_sequences.ipynb #d4382c4d
 class TokenParts(NamedTuple):
@@ -138,11 +137,11 @@ def abstention(
     a = as_tensor(a, "a")
     if a.ndim != 2 or not ((a >= 0) & (a <= 1)).all():
         found = f"shape {tuple(a.shape)} with {a.min():.3g} to {a.max():.3g}"
-        raise ValueError(f"a: found {found}, expected (n, t) probabilities")
+        raise refuse("a", found, "(n, t) probabilities")
     if how == "max": return a.amax(1)
     if how == "any": return -torch.expm1(torch.log1p(-a.clamp_max(1)).sum(1))
     if how == "sum": return a.sum(1).clamp_max(1)
-    raise ValueError(f"how: found {how!r}, expected one of {', '.join(AGGREGATES)}")
+    raise refuse("how", repr(how), f"one of {', '.join(AGGREGATES)}")
 
 # %% ../nbs/beyond/05_sequences.ipynb #2edf21ef
 def likelihood_scores(
@@ -151,8 +150,8 @@ def likelihood_scores(
 ) -> dict[str, Tensor]:  # (n,) each, larger for less sure
     "What the probabilities of tokens say of sequences"
     _check_sequences(x)
-    if not 0 < tau < math.inf: raise ValueError(f"tau: found {tau}, expected a number above 0")
-    if x.rows.n_classes < 2: raise ValueError("logits: found 1 class, expected 2 or more")
+    if not 0 < tau < math.inf: raise refuse("tau", tau, "a number above 0")
+    if x.rows.n_classes < 2: raise refuse("logits", "1 class", "2 or more")
     log_p = (widen(x.rows.logits).double() / tau).log_softmax(1)
     cost = -log_p.gather(1, x.rows.labels[:, None])[:, 0]  # type: ignore[index]
     p = log_p.exp()
@@ -240,6 +239,22 @@ def fit_line(
         w = w - step
     return torch.stack([w[0] / scale, w[1] - w[0] * center / scale])
 
+# %% ../nbs/beyond/05_sequences.ipynb #seqcost1
+def _cost(
+    parts: TokenParts,
+) -> Tensor:  # (n,)
+    "Minus log P(answer), with abstaining as a token"
+    return -(parts.log_keep + parts.log_q).sum(1)
+
+# %% ../nbs/beyond/05_sequences.ipynb #seqtwo01
+def _two_logits(
+    parts: TokenParts,
+    line: Tensor,  # (2,) slope and height
+) -> Tensor:  # (n, 2)
+    "Log-odds of a right sequence, as the logits of right and wrong"
+    z = line[0] * parts.log_q.sum(1) + line[1]
+    return torch.stack([z, torch.zeros_like(z)], 1)
+
 # %% ../nbs/beyond/05_sequences.ipynb #0d90ebbc
 class SequenceU2C(Fitted):
     "U2C for sequences: P(abstain) of each token; right, wrong or abstain for the whole"
@@ -251,12 +266,12 @@ class SequenceU2C(Fitted):
     ):
         super().__init__("line", "theta")
         if not isinstance(tokens, Calibrator | str):
-            expected = "expected a calibrator, or the name of a score"
-            raise TypeError(f"tokens: found {type(tokens).__name__}, {expected}")
+            expected = "a calibrator, or the name of a score"
+            raise refuse("tokens", type(tokens).__name__, expected, TypeError)
         self.tokens = RankU2C(tokens) if isinstance(tokens, str) else own_copy(tokens)
         if not isinstance(whole, Calibrator | None):
             found = getattr(whole, "__name__", type(whole).__name__)
-            raise TypeError(f"whole: found {found}, expected a calibrator, or None")
+            raise refuse("whole", found, "a calibrator, or None", TypeError)
         by_ranks = RankU2C("maxlogit", alpha, temperature=1.0)  # its u comes from tokens
         self.whole = by_ranks if whole is None else own_copy(whole)
         self.alpha = alpha
@@ -272,22 +287,17 @@ class SequenceU2C(Fitted):
         _check_sequences(held_out, "held_out")
         marks = check_scores(right, len(held_out), name="right")
         if not ((marks == 0) | (marks == 1)).all():
-            raise ValueError("right: found other values, expected True or False, or 1 or 0")
+            raise refuse("right", "other values", "True or False, or 1 or 0")
         tokens, whole = own_copy(self.tokens).fit(va.rows), own_copy(self.whole)
         u = tokens.scorer.score(held_out.rows)
         parts = token_parts(tokens, held_out, u)
         line = fit_line(parts.log_q.sum(1), marks)
-        two = Outputs(None, self._two_logits(parts, line), 1 - marks.long())
+        two = Outputs(None, _two_logits(parts, line), 1 - marks.long())
         whole.fit(two, held_out.mean(u))
-        cost = -(parts.log_keep + parts.log_q).sum(1)
-        theta = torch.tensor(fit_threshold(cost, self.alpha), dtype=torch.float64)
+        theta = torch.tensor(fit_threshold(_cost(parts), self.alpha), dtype=torch.float64)
         # all at once, so that a fit that fails leaves what there was
         self.tokens, self.whole, self.line, self.theta = tokens, whole, line, theta
         return self
-
-    def _two_logits(self, parts: TokenParts, line: Tensor) -> Tensor:
-        z = line[0] * parts.log_q.sum(1) + line[1]
-        return torch.stack([z, torch.zeros_like(z)], 1)
 
     def token_parts(self, x: SequenceOutputs) -> TokenParts:
         "P(abstain) of each token, and the factors of P(answer)"
@@ -295,12 +305,11 @@ class SequenceU2C(Fitted):
 
     def score(self, x: SequenceOutputs) -> Tensor:
         "(n,) minus log P(answer), with abstaining as a token; beyond `theta` abstain"
-        parts = self.token_parts(x)
-        return -(parts.log_keep + parts.log_q).sum(1)
+        return _cost(self.token_parts(x))
 
     def predict_proba(self, x: SequenceOutputs) -> Tensor:
         "(n, 3) P(right), P(wrong), P(abstain)"
         _check_sequences(x)
         u = self.tokens.scorer.score(x.rows)
-        two = Outputs(None, self._two_logits(token_parts(self.tokens, x, u), self.line))
+        two = Outputs(None, _two_logits(token_parts(self.tokens, x, u), self.line))
         return self.whole.predict_proba(two, x.mean(u))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .guards import ArrayLike, blocks, check_labels, check_matrix, check_not_probabilities
-from .guards import has_float64, warn, widen
+from .guards import has_float64, refuse, warn, widen
 
 # %% ../nbs/paper/02_temperature.ipynb #f6a592df
 def slopes(
@@ -161,7 +161,7 @@ def fit_temperature(
 ) -> float:  # tau > 0; divide logits by it
     "The tau that minimizes the cross-entropy of `logits / tau`, at least one error granted"
     if recipe not in ("exact", "paper"):
-        raise ValueError(f"recipe: found {recipe!r}, expected 'exact' or 'paper'")
+        raise refuse("recipe", repr(recipe), "'exact' or 'paper'")
     f = check_matrix(logits, "logits")
     check_not_probabilities(f)
     if not has_float64(f.device): f = f.cpu()
@@ -169,7 +169,7 @@ def fit_temperature(
     at_zero, at_inf, spread = end_slopes(f, y)
     if spread and not 1e-100 < spread < 1e100:
         found = f"a spread of {spread:.3g} in a row"
-        raise ValueError(f"logits: found {found}, expected 1e-100 to 1e100")
+        raise refuse("logits", found, "1e-100 to 1e100")
     low, high = spread * 1e-4, spread * 1e4
     # the authors' steps stay theirs wherever they lead somewhere
     extra = granted(f, at_inf, spread) if recipe == "exact" or at_inf == 0 else 0.0

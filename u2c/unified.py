@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .core import Outputs, options_of
-from .guards import seeded, warn, widen
+from .guards import refuse, seeded, warn, widen
 from .reject import Calibrator
 from .scores.base import Scorer
 from .temperature import tempered_lse
@@ -28,8 +28,8 @@ def make_link(
 ) -> nn.Sequential:  # in float64, without gradients
     "A fresh tau_u"
     if link not in ("mlp", "linear"):
-        raise ValueError(f"link: found {link!r}, expected 'mlp' or 'linear'")
-    if hidden < 1: raise ValueError(f"hidden: found {hidden}, expected 1 or more")
+        raise refuse("link", repr(link), "'mlp' or 'linear'")
+    if hidden < 1: raise refuse("hidden", hidden, "1 or more")
     with seeded(seed):
         if link == "linear": net = nn.Sequential(nn.Linear(1, 1))
         else: net = nn.Sequential(nn.Linear(1, hidden), nn.ReLU(), nn.Linear(hidden, 1))

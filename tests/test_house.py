@@ -1,0 +1,116 @@
+"The house by its import graph: no cycle, no arrow against the order of rooms, no public name twice; lazy imports and strings count."
+import ast
+import collections
+import json
+import re
+from pathlib import Path
+
+root = Path(__file__).parent.parent
+ROOMS = {"top": 0, "scores": 0, "bench": 1, "service": 2, "run": 2, "study": 3}
+SEEN_FROM = {"bench": {"top", "scores"}, "service": {"top", "scores", "bench"}, "run": {"top", "scores", "bench"},
+             "study": {"top", "scores", "bench", "run"}, "top": {"scores"}, "scores": {"top"}}
+
+
+def modules() -> dict[str, Path]:
+    files = (p for p in sorted((root / "u2c").rglob("*.py")) if p.name != "_modidx.py")
+    return {".".join(p.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): p for p in files}
+
+
+def room(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in SEEN_FROM else "top"
+
+
+def imported(module: str, path: Path, known: set[str]) -> set[str]:
+    "The modules of this package that a module names: at its top, in a function, for a type checker, in a string."
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            up = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*up, *filter(None, [node.module])])
+            found |= {base, *(f"{base}.{a.name}" for a in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {a.name for a in node.names}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"u2c(\.\w+)+", node.value):
+            found.add(node.value)
+    return (found & known) - {module, "u2c"}
+
+
+def graph() -> dict[str, set[str]]:
+    known = modules()
+    return {m: imported(m, p, set(known)) for m, p in known.items() if m != "u2c"}
+
+
+def on_a_cycle(edges: dict[str, set[str]]) -> list[tuple[str, str]]:
+    "The edges from which one comes back to where one began."
+    def reached(start: str) -> set[str]:
+        seen, todo = set(), [start]
+        while todo:
+            new = edges[todo.pop()] - seen
+            seen |= new
+            todo += new
+        return seen
+
+    reach = {m: reached(m) for m in edges}
+    return [(m, n) for m in edges for n in sorted(edges[m]) if m in reach[n] | {n}]
+
+
+def test_no_module_comes_back_to_itself():
+    assert on_a_cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [("b", "c"), ("c", "b")]
+    assert not on_a_cycle(graph()), "these imports are on a cycle"
+
+
+def test_no_import_against_the_order_of_rooms():
+    against = [(m, n) for m, found in graph().items() for n in sorted(found) if room(n) not in SEEN_FROM[room(m)] | {room(m)}]
+    assert not against, "a room imports from one above it"
+
+
+def test_every_room_is_seen():
+    assert {room(m) for m in modules()} == SEEN_FROM.keys()
+    assert {n for found in graph().values() for n in found} <= set(modules())
+    lazy = "def f():\n    from u2c.run import tables\n    return 'u2c.study.words'\n"
+    here = root / "u2c/guards.py"
+    assert not imported("u2c.guards", here, set(modules()))
+    assert {"u2c.run.tables", "u2c.study.words"} <= imported_from(lazy)
+
+
+def imported_from(source: str) -> set[str]:
+    class Text:
+        name = "x.py"
+        def read_text(self, encoding): return source  # noqa: E704
+
+    return imported("u2c.x", Text(), set(modules()))
+
+
+def public() -> dict[str, list[str]]:
+    "Module -> its public names."
+    found = {}
+    for m, path in modules().items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Assign) and any(getattr(t, "id", "") == "__all__" for t in node.targets) and m != "u2c":
+                found[m] = ast.literal_eval(node.value)
+    return found
+
+
+def test_a_public_name_lives_in_one_module():
+    homes = collections.defaultdict(list)
+    for m, names in public().items():
+        for name in names: homes[name].append(m)
+    assert not {name: where for name, where in homes.items() if len(where) > 1}
+
+
+def test_what_is_public_in_the_wheel_can_be_kept_in_mind():
+    count = {m: len(names) for m, names in public().items() if room(m) != "study"}
+    assert sum(count.values()) <= 400, count
+
+
+def test_an_exported_cell_fits_a_screen():
+    long = []
+    for path in root.glob("nbs/**/*.ipynb"):
+        if ".ipynb_checkpoints" in path.parts: continue
+        for n, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"]):
+            source = "".join(cell["source"])
+            if cell["cell_type"] == "code" and re.search(r"^#\|\s*exporti?\b", source, re.M) and len(source.splitlines()) > 61:
+                long.append((path.relative_to(root).as_posix(), n, len(source.splitlines()) - 1))
+    assert not long, "notebook, cell, lines"
