@@ -31,7 +31,7 @@ sync: setup  ## export the library, clean the notebooks, write README.md and CON
 
 # nbdev finds .ci/pages.py, which settings.ini names, by PYTHONPATH. It would write README.md and CONTRIBUTING.md its own way if they looked older than their notebooks.
 docs: setup  ## the site, in _docs: with Quarto where it is installed, otherwise with Sphinx
-	@if command -v quarto >/dev/null; then touch README.md CONTRIBUTING.md && PYTHONPATH="$(CURDIR)/.ci" $(BIN)/nbdev_docs && $(BIN)/python .ci/live.py _docs; else $(BIN)/python .ci/docs.py; fi
+	@if command -v quarto >/dev/null; then touch README.md CONTRIBUTING.md && PYTHONPATH="$(CURDIR)/.ci" $(BIN)/nbdev_docs && $(BIN)/python .ci/live.py _docs && $(BIN)/python .ci/redirects.py _docs; else $(BIN)/python .ci/docs.py; fi
 
 bench: setup  ## time the fits beside the authors' procedure, the ImageNet track, and a service; writes _runs/bench*.md
 	@$(BIN)/python tests/bench.py

@@ -25,8 +25,10 @@ from nbdev.processors import FilterDefaults
 
 sys.path.insert(0, str(Path(__file__).parent))
 import live  # noqa: E402
+import redirects  # noqa: E402
 from pages import Page, check_sources, described, exported, notebooks, page_of, to_sphinx  # noqa: E402
 
+OPEN = "The paper"  # the group of the sidebar that is not folded; styles.css opens it for Quarto
 MYST = "amsmath attrs_inline colon_fence deflist dollarmath smartquotes strikethrough tasklist"  # extensions of it
 
 # ---- from notebooks to Sphinx's source ----
@@ -74,6 +76,7 @@ def settings(quarto: dict, nbs: Path) -> dict:
     styles = listify(quarto.get("format", {}).get("html", {}).get("css"))
     options = {
         "repository_url": cfg.git_url, "use_repository_button": True, "use_download_button": False, "show_toc_level": 2,
+        "show_navbar_depth": 0,  # groups of pages are folded
         # the theme below this one has a bar of its own, with a second search field
         "navbar_persistent": [], "navbar_start": [], "navbar_center": [], "navbar_end": [],
     }  # fmt: skip
@@ -96,6 +99,20 @@ def settings(quarto: dict, nbs: Path) -> dict:
     }  # fmt: skip
 
 
+def open_group(app, pagename: str, templatename: str, context: dict, doctree) -> None:
+    "For Sphinx's event html-page-context: the theme folds all groups of the sidebar but the reader's; one more is open."
+    made = context["generate_toctree_html"]
+
+    def with_one_open(**options):
+        sidebar = made(**options)
+        caption = sidebar.find("p", class_="caption", string=OPEN)
+        if caption:
+            caption.find_parent("details")["open"] = "open"
+        return sidebar
+
+    context["generate_toctree_html"] = with_one_open
+
+
 def run_sphinx(src: Path, out: Path, config: dict) -> list[str]:
     "Build, and return the warnings, with notebooks and cells in place of Sphinx's files and lines."
     from sphinx.application import Sphinx
@@ -105,6 +122,7 @@ def run_sphinx(src: Path, out: Path, config: dict) -> list[str]:
     with patch_docutils(), docutils_namespace():
         doctrees = src.parent / "doctrees"
         app = Sphinx(src, None, out, doctrees, "html", config, status=None, warning=warnings, freshenv=True)
+        app.connect("html-page-context", open_group, priority=900)  # after the theme, which makes the sidebar
         app.build(force_all=True)
     text = re.sub(r"\x1b\[[\d;]*m", "", warnings.getvalue()).replace(f"{src}/", "")
     place = re.compile(r"^([\w/.-]+\.ipynb):(\d+):", re.M)  # myst-nb counts lines from 10,000 times the cell
@@ -208,6 +226,7 @@ def main(
     if (nbs / "live").is_dir():
         for line in live.install(nbs / "live", work / "html/live"):
             print(line)
+    redirects.write(nbs, work / "html")
     faults += check_site(work / "html")
     if faults:
         sys.exit("\n".join(["the site is not built:", *faults]))

@@ -223,7 +223,7 @@ class described(Processor):
             directives = getattr(cell, "directives_", None) or {}
             if "default_exp" in directives:
                 module = f"{get_config().lib_path.name}.{directives['default_exp'][0]}"
-            elif directives.keys() & {"export", "exports"}:
+            elif directives.keys() & {"export", "exporti", "exports"}:
                 cells += self.shown(cell, module)
             else:
                 cells.append(cell)

@@ -13,7 +13,7 @@ from pages import CODE, around, check_sources, notebooks
 
 root = Path(__file__).resolve().parent.parent
 WRITTEN = {"index": "README.md", "contributing": "CONTRIBUTING.md"}  # notebook: file at the root
-HIDDEN = re.compile(r"^#\|\s*(hide|default_exp|export|exports)\b", re.M)
+HIDDEN = re.compile(r"^#\|\s*(hide|default_exp|export|exporti|exports)\b", re.M)
 
 
 def generated() -> dict[Path, bytes]:

@@ -55,6 +55,6 @@ def test_the_bibliography_is_cited():
 def test_the_reference_as_it_is_stored_lists_every_public_name():
     outputs = [o for c in json.loads((nbs / "reference/index.ipynb").read_text(encoding="utf-8"))["cells"] for o in c.get("outputs", [])]
     page = "".join(line for o in outputs for line in o.get("data", {}).get("text/markdown", []))
-    modules = {m.name: importlib.import_module(f"u2c.{m.name}") for m in pkgutil.iter_modules(u2c.__path__) if not m.name.startswith("_")}
-    listed = {part.split("\n")[0]: re.findall(r"^\| \[(\w+)\]\(", part, re.M) for part in page.split("## u2c.")[1:]}
-    assert listed == {name: list(m.__all__) for name, m in modules.items()}, "execute nbs/reference/index.ipynb again"
+    modules = {m.name: importlib.import_module(m.name) for m in pkgutil.walk_packages(u2c.__path__, "u2c.") if not m.ispkg and "._" not in m.name}
+    listed = {part.split("\n")[0]: re.findall(r"^\| \[(\w+)\]\(", part, re.M) for part in re.split(r"^### ", page, flags=re.M)[1:]}
+    assert listed == {name: list(m.__all__) for name, m in modules.items() if m.__all__}, "execute nbs/reference/index.ipynb again"

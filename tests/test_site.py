@@ -22,6 +22,7 @@ root = Path(__file__).parent.parent
 sys.path.insert(0, str(root / ".ci"))
 import docs  # noqa: E402
 import pages  # noqa: E402
+import redirects  # noqa: E402
 
 chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -125,7 +126,7 @@ def test_alternative_types_are_told_apart():
 def test_names_in_prose_link_to_their_page(site):
     page = soup(site, "index.ipynb")
     link = next(a for a in (page.find("article") or page.find("main")).find_all("a") if a.get_text() == "RejectOrClassify")
-    assert link["href"].removeprefix("./") == "reject.html#rejectorclassify"
+    assert link["href"].removeprefix("./") == "paper/reject.html#rejectorclassify"
 
 
 def test_every_page_has_an_icon_and_leads_to_the_repository(site):
@@ -137,9 +138,9 @@ def test_every_page_has_an_icon_and_leads_to_the_repository(site):
 
 def test_the_front_picture_is_described_without_a_caption(site):
     page = soup(site, "index.ipynb")
-    picture = next(img for img in page.find_all("img") if "plane" in img["src"])
-    assert picture["alt"].startswith("Left, reject or classify:")
-    assert "every dot is on the left edge" not in docs.visible_text(page)
+    picture = next(img for img in page.find_all("img") if "abstain" in img["src"])
+    assert picture["alt"].startswith("Above, histograms of a score:")
+    assert "digits that a network knows have low ones" not in docs.visible_text(page)
 
 
 def test_figures_of_the_quickstart_are_described(site):
@@ -148,6 +149,23 @@ def test_figures_of_the_quickstart_are_described(site):
     assert len(figures) == 2
     for figure in figures:
         assert len(figure["alt"].split()) > 15, figure["alt"]
+
+
+def test_old_addresses_lead_to_pages(site):
+    for old, new in redirects.table(root / "nbs").items():
+        assert (site / new).exists(), f"{old} leads to {new}, which is not there"
+        html = docs.parsed(site / old)
+        assert html.find("meta", {"http-equiv": "refresh"})["content"] == f"0; url={new}"
+        assert html.find("a")["href"] == new
+
+
+def test_a_page_is_not_led_away_from(tmp_path):
+    (tmp_path / "redirects.yml").write_text("core.html: paper/00_core.ipynb\n")
+    redirects.write(tmp_path, tmp_path)
+    redirects.write(tmp_path, tmp_path)  # its own work is no page
+    (tmp_path / "core.html").write_text("a page")
+    with pytest.raises(SystemExit, match="core.html is a page of the site"):
+        redirects.write(tmp_path, tmp_path)
 
 
 # ---- in a browser ----
@@ -259,6 +277,7 @@ def has_math(notebook: str) -> bool:
 
 
 FORMULAS = {"sphinx": "article .math", "quarto": "main math"}
+SIDE = {"sphinx": ".bd-sidebar-primary", "quarto": "#quarto-sidebar"}
 CURRENT = {"sphinx": ".bd-sidebar-primary a.current", "quarto": "#quarto-sidebar a.sidebar-link.active"}
 
 
@@ -284,6 +303,30 @@ def test_page_in_browser(leaf, url, builder, notebook):
     leaf.set_viewport_size(WIDE)
     scrolled = leaf.evaluate(SCROLLED)
     assert not scrolled, f"{notebook}: code scrolls sideways, in the block that begins with {scrolled[0]!r}"
+
+
+GROUPS = {"sphinx": ".bd-sidebar-primary .toctree-l0 > details > summary", "quarto": "#quarto-sidebar .sidebar-item-section > .sidebar-item-container"}
+
+
+@pytest.mark.parametrize("notebook", ["index.ipynb", "explanations/results.ipynb"])  # short, and with the longest group
+def test_all_groups_of_the_sidebar_are_seen_at_once(leaf, url, builder, notebook):
+    leaf.goto(f"{url}/{pages.page_of(notebook)}.html")
+    groups = [(g.inner_text().strip(), g.bounding_box()) for g in leaf.locator(GROUPS[builder]).all()]
+    assert [name for name, _ in groups] == [item["section"] for item in WEBSITE["sidebar"]["contents"]]
+    assert all(box["y"] >= 0 and box["y"] + box["height"] <= WIDE["height"] for _, box in groups)
+    own = {item["section"]: list(hrefs(item["contents"])) for item in WEBSITE["sidebar"]["contents"]}
+    seen = [name for name, inside in own.items() if leaf.locator(f'{SIDE[builder]} a[href$="{pages.page_of(inside[-1])}.html"]').is_visible()]
+    assert seen == [name for name, inside in own.items() if name == docs.OPEN or notebook in inside]
+    assert len(own[docs.OPEN]) == 11
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_an_old_address(browser, url, script):
+    context = browser.new_context(java_script_enabled=script)
+    page = context.new_page()
+    page.goto(f"{url}/core.html#outputs")
+    page.wait_for_url(f"{url}/paper/core.html" + "#outputs" * script)
+    context.close()
 
 
 def test_a_click_on_a_title_sorts(tab, url):
@@ -319,7 +362,7 @@ def test_search_finds(tab, url, builder):
 
 
 def test_dark_switch(tab, url, builder):
-    tab.goto(f"{url}/metrics.html")
+    tab.goto(f"{url}/{pages.page_of('paper/01_metrics.ipynb')}.html")
     colour = "() => getComputedStyle(document.body).backgroundColor"
     light = tab.evaluate(colour)
     if builder == "sphinx":
@@ -611,6 +654,7 @@ def test_where_quarto_is_installed_nbdev_hands_it_every_page(tmp_path):
     done = make_docs(project, f"{quarto.parent}:{os.environ['PATH']}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert calls.read_text().startswith(f"{project}/_proc render") and (project / "_docs/index.html").read_text() == "page\n"
+    assert "paper/core.html" in (project / "_docs/core.html").read_text(), "an old address leads nowhere"
     assert not [page for page in SIDEBAR if not (project / "_proc" / page).exists()]
     assert yaml.safe_load((project / "_proc/_quarto.yml").read_text()) == yaml.safe_load((root / "_quarto.yml").read_text())
     assert (project / "_proc" / WEBSITE["favicon"]).exists()
@@ -622,7 +666,7 @@ def test_where_quarto_is_installed_nbdev_hands_it_every_page(tmp_path):
     assert not [page for page, nb in handed.items() if any("text/html" in kind for kind in kinds(nb))], "Quarto would load libraries from another host"
     tables = [o["data"]["text/markdown"] for c in handed["paper/06_regions.ipynb"].cells for o in c.get("outputs", []) if "text/markdown" in o.get("data", {})]
     assert len(tables) == 3 and all(t.startswith("```{=html}\n<div>") and t.endswith("\n```") and "</table>" in t for t in tables)
-    assert re.search(r"^!\[Left, .*\]\(images/plane.png\)<!-- -->$", text["index.ipynb"], re.M), "the alternative text would be a caption"
+    assert re.search(r"^!\[Above, .*\]\(images/abstain.png\)<!-- -->$", text["index.ipynb"], re.M), "the alternative text would be a caption"
     published = "https://u2c.github.io/u2c/"
     assert not [page for page in SIDEBAR if published in (project / "_proc" / page).read_text()], "links that leave a local build"
     assert "[`RejectOrClassify`](paper/04_reject.ipynb#rejectorclassify)" in text["index.ipynb"]

@@ -97,7 +97,8 @@ class Answering(Fitted):
     def _checked_logits(self, x: Outputs, u: ArrayLike | None) -> Tensor:
         self.check_ready(x)
         if not x.logits.is_meta and x.n_classes != self.n_classes:
-            raise refuse("logits", f"{x.n_classes} classes", f"{int(self.n_classes)}, as in fit")
+            expected = f"{int(self.n_classes)}, as in fit"
+            raise refuse("logits", f"{x.n_classes} classes", expected)
         if u is None: u = self.scorer.score(x)
         return self.extended_logits(x, check_scores(u, len(x), x.device))
 

@@ -127,7 +127,8 @@ class Mahalanobis(Scorer):
         md = _to_nearest(_whiten(self.chol, p), self.centers)
         return self._difference(md, _whiten(self.chol_0, p).square().sum(0))
 
-    def _held_out(self, va: Outputs, tau: float) -> Tensor: return mahalanobis_held_out(self, va)
+    def _held_out(self, va: Outputs, tau: float) -> Tensor:
+        return mahalanobis_held_out(self, va)
 
     def _difference(self, md: Tensor, md_0: Tensor) -> Tensor:
         if not self.squared: md, md_0 = md.sqrt(), md_0.sqrt()
