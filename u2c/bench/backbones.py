@@ -213,7 +213,7 @@ def train_backbone(
     net, title = make_backbone(name, n_classes, seed), f"training {name}, seed {seed}"
     recipe = recipes.get(name) or sampled_recipes[name]
     inputs = recipe.members if recipe.kind == "mimo" else 1
-    parts = [net] if isinstance(net, Backbone) else net.parts()
+    parts = [net] if isinstance(net, Backbone) else net.parts
     for i, part in enumerate(parts):  # each with a seed of its own
         part.mean, part.std = images.mean(), images.std()
         def loss(rows: Tensor, part: Backbone = part) -> Tensor:
@@ -226,12 +226,10 @@ def train_backbone(
 # %% ../../nbs/bench/00_backbones.ipynb #samp0001
 class Sampled(nn.Module):
     "A network that answers several times; subclasses say how, in `sample`"
+    parts: list[Backbone]  # the networks to train, each by itself
+
     def sample(self, x: Tensor) -> tuple[Tensor, Tensor]:
         "(n, d) features, and (n, m, c) logits of the members"
-        raise NotImplementedError
-
-    def parts(self) -> list[Backbone]:
-        "The networks to train, each by itself"
         raise NotImplementedError
 
     @property
@@ -253,34 +251,26 @@ def linear_layer(
     bias: Tensor,  # (c,)
 ) -> nn.Linear:
     "A linear layer with this weight and bias"
-    c, d = weight.shape
-    layer = nn.Linear(d, c, device="meta")
+    layer = nn.Linear(*weight.T.shape, device="meta")
     layer.weight, layer.bias = (nn.Parameter(x, requires_grad=False) for x in (weight, bias))
     return layer
 
 # %% ../../nbs/bench/00_backbones.ipynb #samp0004
 class Ensemble(Sampled):
     "Several networks"
-    def __init__(
-        self,
-        nets: Sequence[Backbone],
-    ):
+    def __init__(self, nets: Sequence[Backbone]):
         super().__init__()
-        self.nets = nn.ModuleList(nets)
-
-    def parts(self) -> list[Backbone]:
-        "The networks"
-        return [net for net in self.nets if isinstance(net, Backbone)]
+        self.nets, self.parts = nn.ModuleList(nets), list(nets)
 
     @property
     def head(self) -> nn.Linear:
         "The networks' last layers side by side, divided by their number"
-        return linear_layer(*joined_head([net.head for net in self.parts()]))
+        return linear_layer(*joined_head([net.head for net in self.parts]))
 
     def sample(self, x: Tensor) -> tuple[Tensor, Tensor]:
         "Features side by side, and each network's logits"
-        phi = [net.features(x) for net in self.parts()]
-        logits = [net.head(p) for net, p in zip(self.parts(), phi)]
+        phi = [net.features(x) for net in self.parts]
+        logits = [net.head(p) for net, p in zip(self.parts, phi)]
         return torch.cat(phi, 1), torch.stack(logits, 1)
 
 # %% ../../nbs/bench/00_backbones.ipynb #7c161493
@@ -292,11 +282,7 @@ class OneNet(Sampled):
         members: int,  # answers
     ):
         super().__init__()
-        self.net, self.members = net, members
-
-    def parts(self) -> list[Backbone]:
-        "The one network"
-        return [self.net]
+        self.net, self.members, self.parts = net, members, [net]
 
 # %% ../../nbs/bench/00_backbones.ipynb #samp0005
 class MIMO(OneNet):

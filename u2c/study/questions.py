@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from ..bench.backbones import Backbone, Recipe, make_backbone, one_thread, recipes
-from ..bench.backbones import resnet_body, shifted
+from ..bench.backbones import resnet_body, jittered
 from ..bench.features import extract
 from ..bench.small import Split, evenly, load_benchmark
 from ..core import Outputs, in_domain_labels
@@ -129,7 +129,7 @@ def train_with(
     net.mean, net.std = train.images.mean(), train.images.std()
     recipe, of = recipes[backbone], objectives[objective]
     def loss(rows: Tensor) -> Tensor:
-        return of(net, shifted(train.images[rows], recipe.shift), train.labels[rows])
+        return of(net, jittered(train.images[rows], recipe.shift), train.labels[rows])
     train_by(net, loss, len(train.labels), recipe, seed, epochs)
     return net
 
@@ -236,7 +236,7 @@ def rotation_loss(
     gray: Tensor,  # (n, h, w)
 ) -> Tensor:
     "By how many quarters was it turned?"
-    images = tinted(shifted(gray, 2), random_hues(len(gray)))
+    images = tinted(jittered(gray, 2), random_hues(len(gray)))
     quarters = torch.arange(len(gray)) % 4  # rows come in random order
     turned = torch.stack([x.rot90(int(k), (1, 2)) for x, k in zip(images, quarters)])
     return F.cross_entropy(net(turned), quarters)
@@ -267,7 +267,7 @@ def represent(
         if kind == "rotation": return rotation_loss(net, x)
         scale = 0.0 if "not scaled" in kind else 0.25
         if kind != "classifier": return simclr_loss(net, project, x, "apart" in kind, scale)
-        images = tinted(shifted(x, 2), random_hues(len(x)))
+        images = tinted(jittered(x, 2), random_hues(len(x)))
         return F.cross_entropy(net(images), train.labels[rows])
     recipe = recipes["resnet_small"] if kind == "classifier" else SELF_SUPERVISED
     if "longer" in kind:
