@@ -251,7 +251,8 @@ def linear_layer(
     bias: Tensor,  # (c,)
 ) -> nn.Linear:
     "A linear layer with this weight and bias"
-    layer = nn.Linear(*weight.T.shape, device="meta")
+    c, d = weight.shape
+    layer = nn.Linear(d, c, device="meta")
     layer.weight, layer.bias = (nn.Parameter(x, requires_grad=False) for x in (weight, bias))
     return layer
 

@@ -7,7 +7,6 @@ __all__ = ['QUESTIONS', 'network_options', 'asked_networks', 'write_beside', 'wr
            'write_networks', 'write_words', 'words_options', 'study_options', 'main']
 
 # %% ../../nbs/study/05_command.ipynb #a3136a7f
-import argparse
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,12 +39,11 @@ def network_options(
 # %% ../../nbs/study/05_command.ipynb #29cbd236
 def asked_networks(
     a: Namespace,
-    usual: Sequence[str] | None = None,  # backbones, if none are named; all of the tables if None
+    usual: list[str] | None = None,  # backbones, if none are named; all of the tables if None
 ) -> list[Config]:
     "The networks of a command, which are there unless they may be trained"
-    names = a.backbones or usual
     options = dict(limit=a.limit, epochs=a.epochs)
-    configs = configurations(a.benchmark, names and list(names), a.seeds, **options)
+    configs = configurations(a.benchmark, a.backbones or usual, a.seeds, **options)
     if not a.train: check_runs(configs, a.runs)
     return configs
 
@@ -56,7 +54,8 @@ def write_beside(a: Namespace) -> None:
     column = {"methods": "method", "combinations": "scores"}[a.what]
     check_records(a.out, column, a.what)
     configs = asked_networks(a)
-    def measure(config: Config): return compare_network(config, a.runs, a.what, config == configs[0])
+    first = configs[0]  # has standard errors and times
+    measure = lambda config: compare_network(config, a.runs, a.what, config == first)
     record_networks(configs, measure, a.out)
 
 # %% ../../nbs/study/05_command.ipynb #af8e3909
@@ -85,7 +84,7 @@ def write_answers(a: Namespace) -> None:
     from u2c.study.questions import ask
     check_records(a.out, QUESTIONS[a.question], a.question)
     configs = asked_networks(a, ["resnet_small"])
-    def measure(config: Config): return ask(a.question, config, a.runs, a.steps)
+    measure = lambda config: ask(a.question, config, a.runs, a.steps)
     record_networks(configs, measure, a.out, ["backbone", "seed"], digits=4)
 
 # %% ../../nbs/study/05_command.ipynb #36808631
