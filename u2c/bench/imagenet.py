@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['IMAGENET', 'DataSet', 'parse_line', 'read_list', 'halve', 'refuse_overlap', 'validation_halves', 'load_list',
-           'unreadable', 'check_dataset', 'check_datasets', 'main', 'example_tree']
+           'check_dataset', 'check_datasets', 'main', 'example_tree']
 
 # %% ../../nbs/bench/03_imagenet.ipynb #94f2798a
 import argparse
@@ -153,18 +153,6 @@ def load_list(
     found = f"neither {file} nor val_imagenet.txt and test_imagenet.txt"
     raise refuse("list", found, f"one of the two in {lists}", FileNotFoundError)
 
-# %% ../../nbs/bench/03_imagenet.ipynb #93d4edf6
-def unreadable(
-    images: ImageFiles,
-) -> dict[str, str]:  # name -> error
-    "Files that are there but cannot be decoded"
-    bad = {}
-    for name in tqdm(images.names, unit=" images", leave=False):
-        if not (images.root / name).is_file(): continue
-        error = tried(read_image, images.root / name)
-        if isinstance(error, str): bad[name] = error
-    return bad
-
 # %% ../../nbs/bench/03_imagenet.ipynb #ca7e1d5b
 def check_dataset(
     name: str,
@@ -178,7 +166,10 @@ def check_dataset(
     try: images = load_list(name, data, lists)
     except (ValueError, OSError) as e: return row | dict(problem=str(e))
     n, missing = len(images.names), [x for x in images.names if not (data / x).is_file()]
-    bad = unreadable(images) if read else {}
+    gone = {*missing}
+    there = [x for x in images.names if read and x not in gone]
+    bar = tqdm(there, unit=" images", leave=False, disable=not read)
+    bad = {x: e for x in bar if isinstance(e := tried(read_image, data / x), str)}
     examples = missing + [f"{x} ({error.split(':')[0]})" for x, error in bad.items()]
     row |= dict(expected=n, found=n - len(missing), missing=len(missing))
     row["unreadable"] = len(bad) if read else None

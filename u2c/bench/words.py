@@ -6,7 +6,7 @@
 __all__ = ['ALPHABET', 'PHONEMES', 'PAD', 'END', 'START', 'LANGUAGES', 'LONGEST', 'package_file', 'lexique', 'families', 'french',
            'spellings', 'of_lengths', 'without_accents', 'Words', 'foreign_words', 'words_benchmark', 'as_numbers',
            'as_texts', 'positions', 'Speller', 'load_speller', 'published_speller', 'preceding', 'trim', 'Spelled',
-           'token_counts', 'spelled', 'teacher_forced', 'drawn_token', 'Writer', 'write', 'draw']
+           'token_counts', 'spelled', 'teacher_forced', 'drawn_token', 'Writer', 'draw', 'write']
 
 # %% ../../nbs/bench/04_words.ipynb #6e4304d0
 import functools
@@ -412,21 +412,6 @@ def _one_by_one(
         if done.all(): break
     return found, total
 
-# %% ../../nbs/bench/04_words.ipynb #6716c535
-@torch.no_grad()
-def write(
-    net: Speller,
-    words: Sequence[str],
-    pick: Callable[[Tensor], Tensor] = lambda x: x.argmax(1),  # (n, c) logits -> (n,) classes
-    batch: int = 250,
-) -> Tensor:  # (n, t) phonemes, then end marks
-    "The phonemes that a network writes, one after the other"
-    x = as_numbers(words, ALPHABET, PAD, PAD)
-    order = (x != PAD).sum(1).argsort(stable=True)  # words of one length end together
-    writers = (Writer(net, trim(x[rows], PAD)) for rows in order.split(batch))
-    tokens = torch.cat([_one_by_one(w, pick)[0] for w in writers])[order.argsort()]
-    return tokens[:, :int(token_counts(tokens).max())]
-
 # %% ../../nbs/bench/04_words.ipynb #ac1dbbfe
 @torch.no_grad()
 def draw(
@@ -434,13 +419,24 @@ def draw(
     words: Sequence[str],
     k: int = 10,  # answers a word
     batch: int = 100,
+    pick: Callable[[Tensor], Tensor] = drawn_token,  # (n, c) logits -> (n,) classes
 ) -> tuple[Tensor, Tensor]:  # (n, k, t) phonemes, then end marks; (n, k) log-probabilities
     "Answers drawn at random, each with its probability"
     x, found = as_numbers(words, ALPHABET, PAD, PAD), []
-    order = (x != PAD).sum(1).argsort(stable=True)
+    order = (x != PAD).sum(1).argsort(stable=True)  # words of one length end together
     for rows in order.split(batch):
         writer = Writer(net, trim(x[rows], PAD))
         writer.take(torch.arange(len(rows)).repeat_interleave(k))
-        found.append(_one_by_one(writer, drawn_token))
+        found.append(_one_by_one(writer, pick))
     tokens, log_p = (torch.cat(p).unflatten(0, (-1, k))[order.argsort()] for p in zip(*found))
     return tokens[..., :int(token_counts(tokens.flatten(0, 1)).max())], log_p
+
+# %% ../../nbs/bench/04_words.ipynb #6716c535
+def write(
+    net: Speller,
+    words: Sequence[str],
+    pick: Callable[[Tensor], Tensor] = lambda x: x.argmax(1),  # (n, c) logits -> (n,) classes
+    batch: int = 250,
+) -> Tensor:  # (n, t) phonemes, then end marks
+    "The phonemes that a network writes, one after the other"
+    return draw(net, words, 1, batch, pick)[0][:, 0]

@@ -28,8 +28,8 @@ def network_options(
         add("--benchmark", default="small", choices=list(benchmarks), help="which data")
         anew = "train networks that are not in the folder, or were made otherwise"
         add("--train", action="store_true", help=anew)
-    where = "folder with the runs of u2c_reproduce"
-    add("--runs", type=Path, required=trained, help=where + ", if there is one" * (not trained))
+    where = "folder with the runs of u2c_reproduce" + ", if there is one" * (not trained)
+    add("--runs", type=Path, required=trained, help=where)
     add("--out", type=Path, required=True, help="the CSV file to write, or to write to")
     add("--backbones", type=lambda t: t.split(","), help="names, separated by commas")
     add("--seeds", type=int, default=3, help="training seeds of each backbone")

@@ -53,7 +53,8 @@ def compare_scores(
     names = (*scorers, *(OF_MEMBERS if va.members is not None else ()))
     records = evaluate(outputs, groups, head, alpha, resamples, sources, scorers=names)
     ends = [f"{m}_{end}" for m in ENSEMBLE_METRICS for end in ("low", "high")]
-    kept = ["dataset", "group", "scorer", "method", "auroc", "abstain", *ENSEMBLE_METRICS, *ends]
+    kept = ["dataset", "group", "scorer", "method", "auroc", "abstain"]
+    kept += [*ENSEMBLE_METRICS, *ends]
     records = records.loc[records.method.isin(ENSEMBLE_METHODS), kept]
     tau = fit_temperature(va.logits, in_domain_labels(va))
     always = [dict(dataset=k, group=groups[k], scorer="none", method="always", abstain=0.,

@@ -13,7 +13,7 @@ __all__ = ['SEEN_SCORES', 'TRAFFIC', 'MEASURES', 'OOD_MEASURES', 'SCORES', 'CHAN
 
 # %% ../../nbs/study/04_words.ipynb #0fa7fde4
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -127,12 +127,12 @@ def trained_on(
 # %% ../../nbs/study/04_words.ipynb #7cd9165a
 def note_network(
     net: Speller,
-    about: dict[str, int | float],  # what it is: seed, words, epochs
+    about: Mapping[str, int | float],  # what it is: seed, words, epochs
     path: Path,  # a table of networks, which a row is added to
 ) -> dict[str, int | float]:  # that row
     "The share of validation words that a network gets wrong, in a table"
     wrong = 1 - written(net, words_benchmark()["va"]).right.mean()
-    row = about | {"va_wrong": round(float(wrong), 5)}
+    row = {**about, "va_wrong": round(float(wrong), 5)}
     old = pd.read_csv(path) if path.exists() else pd.DataFrame()
     keys = ["words", "seed"]
     table = pd.concat([old, pd.DataFrame([row])]).drop_duplicates(keys, keep="last")
