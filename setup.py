@@ -42,7 +42,7 @@ setup(
     license_expression="Apache-2.0",
     license_files=["LICENSE"],
     keywords=cfg["keywords"].split(),
-    packages=find_packages(include=["u2c", "u2c.*"]),
+    packages=find_packages(include=["u2c", "u2c.*"], exclude=["u2c.study"]),  # studies are run in a clone
     package_data={"u2c": ["py.typed", "data/*", "data/kernels/python3/*"]},
     python_requires=">=" + cfg["min_python"],
     install_requires=lines("requirements"),

@@ -1,4 +1,6 @@
 "The comparison with what one would use instead: its records, and the rivals themselves."
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,9 +14,10 @@ from u2c.core import Outputs
 from u2c.reject import RejectOrClassify
 from u2c.run.reproduce import published_records
 from u2c.scores.combined import Combined
-from u2c.study.beside import LOSSES, METRICS, Conformal, Detector, OpenMax, OpenMaxScore
-from u2c.study.beside import all_methods, fitted, measured, published_comparison
-from u2c.study.beside import rejected_share
+from u2c.study.beside import BESIDE_METRICS, LOSSES, Conformal, Detector, OpenMax, OpenMaxScore
+from u2c.study.beside import all_methods, fitted, measured, rejected_share
+from u2c.study.__main__ import main
+from u2c.study.shared import check_records, published
 
 pytestmark = pytest.mark.filterwarnings("ignore:conformal. found no level")  # random rows may have none
 KEY = ["benchmark", "backbone", "seed", "dataset"]
@@ -35,12 +38,12 @@ def random_outputs(seed, n=200, c=4, d=5):
 
 @pytest.fixture(scope="module")
 def records():
-    return published_comparison()
+    return published("records_beside")
 
 
 @pytest.fixture(scope="module")
 def combinations():
-    return published_comparison("combinations")
+    return published("records_combined")
 
 
 @pytest.mark.parametrize("benchmark", DATA)
@@ -48,7 +51,7 @@ def test_every_method_has_a_record_on_every_data_set_of_every_network(records, b
     found = records[records.benchmark == benchmark]
     expected = pd.MultiIndex.from_product([recipes, range(3), DATA[benchmark] + MIXTURES, METHODS])
     assert sorted(found.set_index(["backbone", "seed", "dataset", "method"]).index) == sorted(expected)
-    assert found.loc[~found.dataset.str.endswith("-va"), list(METRICS)].notna().all(axis=None)
+    assert found.loc[~found.dataset.str.endswith("-va"), list(BESIDE_METRICS)].notna().all(axis=None)
 
 
 @pytest.mark.parametrize("benchmark", DATA)
@@ -169,15 +172,16 @@ def test_a_hard_rejection_is_answered_by_the_networks_class_if_it_must_be():
     assert measured(rejects, torch.tensor([0, 1]), torch.tensor([1, 0]))["aurc"] == 1
 
 
-def test_networks_that_are_not_there_are_not_trained_and_other_records_not_mixed(tmp_path):
-    with pytest.raises(ValueError, match="runs: found no such outputs in .*resnet_small-seed0, expected"):
-        beside.compare_networks([beside.Config(limit=20, epochs=1)], tmp_path / "typo")
-    assert not (tmp_path / "typo").exists()
-    published_comparison("combinations").to_csv(tmp_path / "c.csv", index=False)
-    beside.check_target(tmp_path / "c.csv", "combinations")
-    for path, found in ((tmp_path, "the folder"), (tmp_path / "c.csv", "other records")):
-        with pytest.raises(ValueError, match=f"out: found {found}"):
-            beside.check_target(path, "methods")
+def test_networks_that_are_not_there_are_not_trained_and_other_records_not_mixed(tmp_path, capsys):
+    records = published("records_combined")
+    records.to_csv(tmp_path / "c.csv", index=False)
+    check_records(tmp_path / "c.csv", "scores", "combinations")
+    few = ["--limit", "20", "--epochs", "1", "--runs", str(tmp_path / "typo"), "--out"]
+    for path, found in (("n.csv", "runs: found no such outputs in .*resnet_small-seed0, expected"), ("", "out: found the folder"), ("c.csv", "out: found other records")):
+        with pytest.raises(SystemExit):
+            main(["beside", *few, str(tmp_path / path)])
+        assert re.search(found, capsys.readouterr().err)
+    assert [p.name for p in tmp_path.iterdir()] == ["c.csv"]
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -14,7 +14,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from u2c.bench import features
-from u2c.bench.imagenet import IMAGENET, check, example_tree, load_list
+from u2c.bench.imagenet import IMAGENET, check_datasets, example_tree, load_list
 from u2c.run.experiment import Config, describe, finished, imagenet_outputs, versions
 
 bin = Path(sys.executable).parent
@@ -235,7 +235,7 @@ def test_no_image_stops_skip_bad(tmp_path):
     names = [f"odd/{name}" for name in odd_files(data / "odd")]
     lists = data / "benchmark_imglist/imagenet"
     with (lists / "test_textures.txt").open("a") as f: f.writelines(f"{name} -1\n" for name in names)
-    table = check(data, read=True).set_index("dataset")
+    table = check_datasets(data, read=True).set_index("dataset")
     assert table["unreadable"]["Texture"] == 4 and table["missing"]["Texture"] == 1  # a folder is no file
     assert "odd/bomb.png (DecompressionBombError)" in table["problem"]["Texture"]
     imagenet_outputs(settings(data, skip_bad=True), tmp_path / "out")

@@ -26,8 +26,8 @@ from u2c.bench.backbones import lite_models
 
 root = Path(__file__).parent.parent
 notebooks = sorted(p for p in root.glob("nbs/**/*.ipynb") if ".ipynb_checkpoints" not in p.parts)
-every_module = sorted(m.name.removeprefix("u2c.") for m in pkgutil.walk_packages(u2c.__path__, "u2c.") if not m.name.endswith("__"))
-every_module.remove("_modidx")
+walked = (m.name.removeprefix("u2c.") for m in pkgutil.walk_packages(u2c.__path__, "u2c.") if not m.ispkg)
+every_module = sorted(m for m in walked if not m.split(".")[-1].startswith("_"))
 modules = [m for m in every_module if not m.startswith("study")]  # those in the wheel
 DEV_ONLY = ["nbdev", "fastcore", "execnb", "ghapi", "jupyterlab", "notebook", "ipywidgets", "torchmetrics", "hypothesis", "pytest", "seaborn"]
 
@@ -67,8 +67,9 @@ def metadata(wheel):
 
 
 def package_files():
-    files = (p for p in (root / "u2c").rglob("*") if p.is_file())
-    return {str(p.relative_to(root)) for p in files if not {"__pycache__", ".ipynb_checkpoints"} & set(p.parts)}
+    "What is installed: all but the studies and their records."
+    files = (p.relative_to(root) for p in (root / "u2c").rglob("*") if p.is_file())
+    return {str(p) for p in files if p.parts[1] != "study" and not {"__pycache__", ".ipynb_checkpoints"} & set(p.parts)}
 
 
 def test_sdist_holds_what_a_build_needs_and_nothing_else(built):
@@ -83,6 +84,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {n for n in names if ".dist-info/" not in n} == package_files()
     assert {"u2c/py.typed", "u2c/data/paper_tables.csv", "u2c/data/run.ipynb", "u2c/data/report.ipynb", "u2c/data/records_small.csv"} <= set(names)
+    assert len(modules) > 30 and {f"u2c/{m.replace('.', '/')}.py" for m in modules} <= set(names)
     assert {n.split("/")[0] for n in names} == {"u2c", f"u2c-{u2c.__version__}.dist-info"}
     assert any(n.endswith("LICENSE") for n in names)
 
@@ -96,6 +98,15 @@ def test_metadata_reads_well_on_a_package_index(metadata):
     assert text.lstrip().startswith("# u2c\n")
     targets = re.findall(r"\]\(([^)]+)\)", text)
     assert targets and not [t for t in targets if not t.startswith("https://")], "a link that holds in a clone alone"
+
+
+def test_no_study_is_installed_or_missed(built, wheel):
+    records = {p.name for p in (root / "u2c/study/data").iterdir()}
+    assert {"records_beside.csv", "networks_words.csv"} <= records
+    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
+        names = archive.getnames() + zipfile.ZipFile(wheel).namelist()
+    assert not [n for n in names if "study" in n or Path(n).name in records]
+    assert not [m for m in modules if re.search(r"(from|import) .*\bstudy\b|u2c\.study", (root / f"u2c/{m.replace('.', '/')}.py").read_text())]
 
 
 # ---- requirements ----
@@ -171,12 +182,13 @@ def python_in(notebook):
 
 def sources_of_library():
     "Code that a user runs: the modules, and the notebooks that they come with."
-    return [p.read_text() for p in root.glob("u2c/**/*.py")] + [s for p in root.glob("u2c/data/*.ipynb") for s in python_in(p)]
+    python = [root / n for n in package_files() if n.endswith(".py")]
+    return [p.read_text() for p in python] + [s for p in root.glob("u2c/data/*.ipynb") for s in python_in(p)]
 
 
 def sources_of_tools():
-    "Code that a user never runs: the other notebooks, the tests, the site's builder."
-    python = [root / "setup.py", *root.glob("tests/*.py"), *root.glob(".ci/*.py")]
+    "Code that no install brings: the other notebooks, the studies, the tests, the site's builder."
+    python = [root / "setup.py", *root.glob("tests/*.py"), *root.glob(".ci/*.py"), *root.glob("u2c/study/*.py")]
     return [p.read_text() for p in python] + [s for p in notebooks for s in python_in(p)]
 
 

@@ -20,6 +20,8 @@ from u2c.reject import RejectOrClassify
 from u2c.sequences import AGGREGATES, SequenceOutputs, SequenceU2C, abstention
 from u2c.sequences import likelihood_scores, prr
 from u2c.study import words as compare_words
+from u2c.study.__main__ import main
+from u2c.study.shared import published
 
 data = files("u2c") / "data"
 
@@ -80,7 +82,7 @@ def test_the_network_is_small_and_in_float16():
 
 
 def test_records_are_of_networks_that_make_mistakes():
-    records, networks = compare_words.published("records"), compare_words.published("networks")
+    records, networks = published("records_words"), published("networks_words")
     seeds = [f"seed_{i}" for i in range(5)]
     assert [c for c in records if c.startswith("seed_")] == seeds
     assert not records[seeds].isna().any(axis=None)
@@ -93,12 +95,12 @@ def test_records_are_of_networks_that_make_mistakes():
 
 def test_the_record_of_seed_0_is_that_of_the_network_that_is_shipped():
     "Greedy answers to all test words, and MSP's measures of them: another processor may round one word otherwise."
-    records = compare_words.published("records").query("set == 'te' and score == 'msp'").set_index("measure").seed_0
+    records = published("records_words").query("set == 'te' and score == 'msp'").set_index("measure").seed_0
     te = compare_words.written(published_speller(), words_benchmark()["te"])
     u, loss = likelihood_scores(te.x)["msp"].numpy(), 1 - te.right
     for name, measure in compare_words.MEASURES.items():
         assert measure(u, loss) == pytest.approx(records[name], abs=0.004), name
-    asked = compare_words.published("guidance").query("seed == 0 and what == 'words wrong'").value.item()
+    asked = published("guidance_words").query("seed == 0 and what == 'words wrong'").value.item()
     assert loss.mean() == pytest.approx(asked, abs=0.002)
 
 
@@ -106,28 +108,25 @@ def test_the_record_of_seed_0_is_that_of_the_network_that_is_shipped():
 
 
 def test_commands_train_note_compare_and_take_what_is_there(tmp_path, monkeypatch, capsys):
-    small = bench_words.words_benchmark(60)
-    for module in (bench_words, compare_words):
-        monkeypatch.setattr(module, "words_benchmark", lambda: small)
-    train = ["bench_words", "--words", "100", "--seeds", "2", "--epochs", "1", "--out", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", train)
-    bench_words.main()
+    small = words_benchmark(60)
+    monkeypatch.setattr(compare_words, "words_benchmark", lambda: small)
+    train = ["words", "train", "--words", "100", "--seeds", "2", "--epochs", "1", "--out", str(tmp_path)]
+    main(train)
     weights = sorted(tmp_path.glob("*.safetensors"))
     before = [p.read_bytes() for p in weights]
     assert [p.name for p in weights] == ["speller_100_0.safetensors", "speller_100_1.safetensors"]
-    bench_words.main()  # nothing is trained again, and no row comes twice
+    main(train)  # nothing is trained again, and no row comes twice
     assert [p.read_bytes() for p in weights] == before
     lines = [json.loads(line.replace("'", '"')) for line in capsys.readouterr().out.splitlines()]
     assert lines[:2] == lines[2:] and [r["seed"] for r in lines[:2]] == [0, 1]
     assert len((tmp_path / "networks.csv").read_text().splitlines()) == 3
     for p in weights:  # what these have learned is nothing to compare
         p.write_bytes((data / "speller.safetensors").read_bytes())
-    monkeypatch.setattr(sys, "argv", ["compare_words", "--runs", str(tmp_path), "--words", "100", "--seeds", "0", "1", "--draws", "4", "--out", str(tmp_path)])
     with pytest.warns(UserWarning):  # so few words fill no covariance
-        compare_words.main()
-    published = compare_words.published("records")
+        main(["words", "compare", "--runs", str(tmp_path), "--words", "100", "--seeds", "0", "1", "--draws", "4", "--out", str(tmp_path)])
+    kept = published("records_words")
     records = compare_words.pd.read_csv(tmp_path / "records_words.csv")
-    assert set(zip(records.set, records.score, records.measure)) == set(zip(published.set, published.score, published.measure))
+    assert set(zip(records.set, records.score, records.measure)) == set(zip(kept.set, kept.score, kept.measure))
 
 
 # ---- sequences ----

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['IMAGENET', 'DataSet', 'parse_line', 'read_list', 'halve', 'refuse_overlap', 'validation_halves', 'load_list',
-           'unreadable', 'check_dataset', 'check', 'main', 'example_tree']
+           'check_dataset', 'check_datasets', 'main', 'example_tree']
 
 # %% ../../nbs/bench/03_imagenet.ipynb #94f2798a
 import argparse
@@ -21,7 +21,7 @@ from PIL import Image
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from .features import ImageFiles, read_image, tried
-from ..guards import warn
+from ..guards import refuse, warn
 
 # %% ../../nbs/bench/03_imagenet.ipynb #53c126de
 class DataSet(NamedTuple):
@@ -54,14 +54,11 @@ def parse_line(
     "One line of a list"
     path, _, label = line.rpartition(" ")
     if not path or not re.fullmatch("-?[0-9]{1,9}", label):
-        raise ValueError(f"{where}: found {line!r}, expected 'path label'")
-    y = int(label)
+        raise refuse(where, repr(line), "'path label'")
+    y, why = int(label), "since this data set has"
     if known and not 0 <= y < n_classes:
-        why = "since this data set has known classes"
-        raise ValueError(f"{where}: found label {y}, expected 0..{n_classes - 1}, {why}")
-    if not known and y != -1:
-        why = "since this data set has no known class"
-        raise ValueError(f"{where}: found label {y}, expected -1, {why}")
+        raise refuse(where, f"label {y}", f"0..{n_classes - 1}, {why} known classes")
+    if not known and y != -1: raise refuse(where, f"label {y}", f"-1, {why} no known class")
     return path, y if known else n_classes
 
 # %% ../../nbs/bench/03_imagenet.ipynb #326178a5
@@ -73,16 +70,14 @@ def read_list(
 ) -> ImageFiles:
     "The images of a list"
     if not path.is_file():
-        raise FileNotFoundError(f"list: found no {path.name}, expected it in {path.parent}")
+        raise refuse("list", f"no {path.name}", f"it in {path.parent}", FileNotFoundError)
     entries = []
     for i, raw in enumerate(path.read_bytes().splitlines(), 1):  # at \n, \r and \r\n alone
         where = f"{path.name}, line {i}"
         try: line = raw.decode("utf-8-sig").strip()
-        except UnicodeDecodeError as e:
-            raise ValueError(f"{where}: found {raw!r}, expected UTF-8") from e
+        except UnicodeDecodeError as e: raise refuse(where, repr(raw), "UTF-8") from e
         if line: entries.append(parse_line(line, where, known, n_classes))
-    if not entries:
-        raise ValueError(f"{path.name}: found no lines, expected one for each image")
+    if not entries: raise refuse(path.name, "no lines", "one for each image")
     return ImageFiles(root, [name for name, _ in entries], [label for _, label in entries])
 
 # %% ../../nbs/bench/03_imagenet.ipynb #4b78e89d
@@ -113,7 +108,7 @@ def refuse_overlap(
         for name in images.names:
             other = seen.setdefault(normpath(name), part)  # a/./b.jpg is a/b.jpg
             if other == part: continue
-            raise ValueError(f"{part}: found images of {other}, such as {name}, expected none")
+            raise refuse(part, f"images of {other}, such as {name}", "none")
 
 # %% ../../nbs/bench/03_imagenet.ipynb #0d67bb28
 def validation_halves(
@@ -148,7 +143,7 @@ def load_list(
 ) -> ImageFiles:
     "The images of one of the paper's data sets"
     if name not in IMAGENET:
-        raise ValueError(f"data set: found {name!r}, expected one of {', '.join(IMAGENET)}")
+        raise refuse("data set", repr(name), f"one of {', '.join(IMAGENET)}")
     lists = lists or data / "benchmark_imglist/imagenet"
     group, file = IMAGENET[name]
     known = not group.endswith("ood")
@@ -156,19 +151,7 @@ def load_list(
     halves = validation_halves(data, lists, n_classes)
     if name in halves: return halves[name]
     found = f"neither {file} nor val_imagenet.txt and test_imagenet.txt"
-    raise FileNotFoundError(f"list: found {found}, expected one of the two in {lists}")
-
-# %% ../../nbs/bench/03_imagenet.ipynb #93d4edf6
-def unreadable(
-    images: ImageFiles,
-) -> dict[str, str]:  # name -> error
-    "Files that are there but cannot be decoded"
-    bad = {}
-    for name in tqdm(images.names, unit=" images", leave=False):
-        if not (images.root / name).is_file(): continue
-        error = tried(read_image, images.root / name)
-        if isinstance(error, str): bad[name] = error
-    return bad
+    raise refuse("list", found, f"one of the two in {lists}", FileNotFoundError)
 
 # %% ../../nbs/bench/03_imagenet.ipynb #ca7e1d5b
 def check_dataset(
@@ -176,21 +159,24 @@ def check_dataset(
     data: Path,
     lists: Path | None = None,
     read: bool = False,  # decode every image, too
-) -> dict[str, object]:  # one row of `check`
+) -> dict[str, object]:  # one row of `check_datasets`
     "What is there of one data set"
     counts = ("expected", "found", "missing", "unreadable")
     row: dict[str, object] = {"dataset": name} | dict.fromkeys(counts)
     try: images = load_list(name, data, lists)
     except (ValueError, OSError) as e: return row | dict(problem=str(e))
     n, missing = len(images.names), [x for x in images.names if not (data / x).is_file()]
-    bad = unreadable(images) if read else {}
+    gone = {*missing}
+    there = [x for x in images.names if read and x not in gone]
+    bar = tqdm(there, unit=" images", leave=False, disable=not read)
+    bad = {x: e for x in bar if isinstance(e := tried(read_image, data / x), str)}
     examples = missing + [f"{x} ({error.split(':')[0]})" for x, error in bad.items()]
     row |= dict(expected=n, found=n - len(missing), missing=len(missing))
     row["unreadable"] = len(bad) if read else None
     return row | dict(problem=f"such as {', '.join(examples[:2])}" if examples else "")
 
 # %% ../../nbs/bench/03_imagenet.ipynb #ec5bb66f
-def check(
+def check_datasets(
     data: Path,
     lists: Path | None = None,
     read: bool = False,  # decode every image, too
@@ -214,7 +200,7 @@ def main() -> None:
         help="the folder with the lists (default: DATA/benchmark_imglist/imagenet)")
     command.add_argument("--read", action="store_true", help="decode every image, too (slow)")
     args = parser.parse_args()
-    table = check(args.data, args.lists, args.read)
+    table = check_datasets(args.data, args.lists, args.read)
     print(table.astype(object).fillna("-").to_string(index=False))
     sys.exit(0 if (table["problem"] == "").all() else 1)
 

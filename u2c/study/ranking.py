@@ -4,17 +4,13 @@
 
 # %% auto #0
 __all__ = ['CONTENDERS', 'CRITERIA', 'contender', 'three_methods', 'row_time', 'measured_group', 'rank_scores', 'rank_network',
-           'published_scores', 'of_networks', 'board', 'sortable_html', 'board_cells', 'plot_ranking', 'command_line',
-           'main']
+           'of_networks', 'board', 'sortable_html', 'board_cells', 'plot_ranking']
 
 # %% ../../nbs/study/02_ranking.ipynb #1aaa6e95
-import argparse
 import math
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from html import escape
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +20,15 @@ from matplotlib.axes import Axes
 from torch import Tensor
 
 from ..bench.backbones import one_thread
-from ..bench.small import benchmarks, load_benchmark
 from ..core import Outputs, in_domain_labels
 from ..metrics import ece, err, nll
 from ..rank import RankU2C
 from ..reject import Calibrator, RejectOrClassify
-from ..run.experiment import Config, check_name, ood_metrics, read_records, run_outputs
-from ..run.reproduce import configurations, job_folder
+from ..run.experiment import Config, check_name, ood_metrics
 from ..run.verdicts import GROUPS, critical
 from ..scores.base import Scorer, make_scorer
 from ..scores.head import give_head
-from .beside import FLOOR, check_runs, known_warnings, replace_records
+from .shared import FLOOR, known_warnings, network_outputs
 from ..temperature import fit_temperature
 from ..unified import U2C
 
@@ -139,18 +133,8 @@ def rank_network(
     runs: Path,  # the folder with the runs of the benchmark
 ) -> pd.DataFrame:
     "The records of one network"
-    splits = load_benchmark(config.benchmark, config.limit)
-    outputs, head = run_outputs(config, job_folder(runs, config))
-    groups = {k: splits[k].group for k in outputs}
-    with one_thread(): records = rank_scores(outputs, groups, head, alpha=config.alpha)
-    names = dict(benchmark=config.benchmark, backbone=config.backbone, seed=config.seed)
-    return pd.concat([pd.DataFrame(names, records.index), records], axis=1)
-
-# %% ../../nbs/study/02_ranking.ipynb #5f3366ee
-def published_scores() -> pd.DataFrame:
-    "The records of all scores that come with the package"
-    with as_file(files("u2c") / "data" / "records_scores.csv") as path:
-        return read_records(path)
+    outputs, groups, head, _ = network_outputs(config, runs)
+    with one_thread(): return rank_scores(outputs, groups, head, alpha=config.alpha)
 
 # %% ../../nbs/study/02_ranking.ipynb #48812b15
 CRITERIA: dict[str, tuple[str, str, float]] = {  # title -> column, groups, factor
@@ -258,36 +242,3 @@ def plot_ranking(
     ax.set_yticks(ys, order, fontsize=7)
     ax.set_title(criterion, fontsize=9)
     ax.grid(axis="x", alpha=.3)
-
-# %% ../../nbs/study/02_ranking.ipynb #28f81c8d
-def command_line() -> argparse.ArgumentParser:
-    "The options of python -m u2c.study.ranking"
-    parser = argparse.ArgumentParser("python -m u2c.study.ranking",
-        description="Rank all scores on the networks of a benchmark.")
-    add = parser.add_argument
-    add("--benchmark", default="small", choices=list(benchmarks), help="which data")
-    add("--runs", type=Path, required=True, help="folder with the runs of u2c_reproduce")
-    add("--out", type=Path, required=True, help="the CSV file to write to")
-    add("--backbones", type=lambda t: t.split(","), help="names, separated by commas")
-    add("--seeds", type=int, default=3, help="training seeds of each backbone")
-    add("--limit", type=int, help="rows of each data set, to try things out")
-    add("--epochs", type=int, help="other than the backbones' recipes")
-    return parser
-
-# %% ../../nbs/study/02_ranking.ipynb #a04c49d1
-def main() -> None:
-    "Rank, and write what was found network by network"
-    parser = command_line()
-    a = parser.parse_args()
-    try:
-        options = dict(limit=a.limit, epochs=a.epochs)
-        configs = configurations(a.benchmark, a.backbones, a.seeds, **options)
-        check_runs(configs, a.runs)
-        for config in configs:
-            records = rank_network(config, a.runs)
-            replace_records(records, a.out, ["benchmark", "backbone", "seed"], 4)
-            print(f"{a.benchmark}: {config.backbone}, seed {config.seed}", file=sys.stderr)
-    except (ValueError, OSError, ImportError) as e: parser.error(str(e))
-
-# %% ../../nbs/study/02_ranking.ipynb #c4c72895
-if __name__ == "__main__" and "__file__" in globals(): main()
