@@ -11,6 +11,7 @@ import u2c.scores
 from u2c import checks
 from u2c.checks import CHECKS, check_scorer, plain_setting, report_card, sample
 from u2c.core import in_domain_labels
+from u2c.held_out import plain_scores
 from u2c.scores.base import Scorer, claim, list_scorers, make_scorer, need_features
 from u2c.scores.distances import KNN, Mahalanobis
 from u2c.scores.more import SHE
@@ -109,7 +110,7 @@ class Counting(ToMean):
 class Memory(KNN):
     "Scores a row by its neighbours, itself among them, and calls that held-out"
 
-    _held_out = "itself"
+    _held_out = plain_scores
 
 
 # ---- stable ----

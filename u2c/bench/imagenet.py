@@ -169,7 +169,7 @@ def check_dataset(
     gone = {*missing}
     there = [x for x in images.names if read and x not in gone]
     bar = tqdm(there, unit=" images", leave=False, disable=not read)
-    bad = {x: e for x in bar if isinstance(e := tried(read_image, data / x), str)}
+    bad = {x: why for x in bar if isinstance(why := tried(read_image, data / x), str)}
     examples = missing + [f"{x} ({error.split(':')[0]})" for x, error in bad.items()]
     row |= dict(expected=n, found=n - len(missing), missing=len(missing))
     row["unreadable"] = len(bad) if read else None
