@@ -30,7 +30,7 @@ from torch.utils._pytree import tree_leaves
 from .core import Outputs, own_copy
 from .guards import ArrayLike, refuse, seeded
 from .metrics import auroc
-from .scores.base import LAWS, Scorer, claim, list_scorers, make_scorer, need_features
+from .scores.base import LAWS, Scorer, as_scorer, claim, list_scorers, need_features
 from .scores.base import scorer_name
 from .scores.combined import Combined, scorers_of
 from .scores.head import give_head
@@ -75,15 +75,6 @@ def members_of(
     h = 0.49 * (g - (logits.softmax(1)[:, None] * g).sum(2, keepdim=True))
     return logits[:, None] + torch.cat([torch.log1p(h), torch.log1p(-h)], 1)
 
-# %% ../nbs/beyond/06_checks.ipynb #b03d3fc6
-def make_outputs(
-    phi: Tensor,  # (n, d) features
-    logits: Tensor,  # (n, c)
-    y: Tensor | None = None,  # (n,) labels
-) -> Outputs:
-    "Outputs with the logits of an ensemble"
-    return Outputs(phi, logits, y, members=members_of(phi, logits))
-
 # %% ../nbs/beyond/06_checks.ipynb #a2ee577b
 def outputs_at(
     phi: Tensor,  # (n, d) features
@@ -91,7 +82,8 @@ def outputs_at(
 ) -> Outputs:
     "What the right classifier says about features"
     weight, bias = GaussianClasses().head
-    return make_outputs(phi, phi @ weight.T + bias, y)
+    logits = phi @ weight.T + bias
+    return Outputs(phi, logits, y, members_of(phi, logits))
 
 # %% ../nbs/beyond/06_checks.ipynb #448b0d26
 @lru_cache(maxsize=128)
@@ -141,13 +133,9 @@ class Setting(NamedTuple):
 def joined(
     *parts: Outputs,
 ) -> Outputs:
-    "The rows of several outputs, one after another"
-    columns = zip(*(vars(p).items() for p in parts))
-    values = {c[0][0]: [v for _, v in c] for c in columns}
-    for name, each in values.items():
-        if len({v is None for v in each}) > 1:
-            raise refuse(name, "in some of the parts", "in all or in none")
-    return Outputs(**{k: None if v[0] is None else torch.cat(v) for k, v in values.items()})
+    "The rows of several outputs with the same parts, one after another"
+    named = [p.parts() for p in parts]
+    return Outputs(**{k: torch.cat([x[k] for x in named]) for k in named[0]})
 
 # %% ../nbs/beyond/06_checks.ipynb #a7fe3501
 @lru_cache(maxsize=1)
@@ -164,14 +152,7 @@ def plain_setting() -> Setting:  # may be written to
 
 # %% ../nbs/beyond/06_checks.ipynb #f2273a5a
 class NotApplicable(Exception):
-    "Why a check says nothing about a scorer"
-    def __init__(
-        self,
-        reason: str,
-        number: float | None = None,  # what was measured all the same
-    ):
-        super().__init__(reason)
-        self.reason, self.number = reason, number
+    "Why a check says nothing about a scorer; and a number, if one was measured all the same"
 
 # %% ../nbs/beyond/06_checks.ipynb #e120e36c
 def fresh(
@@ -234,7 +215,22 @@ class Check:
         claims: Mapping[str, str] | None = None,  # what it claims, if its class does not say
     ) -> "Result":
         "Put a scorer to this check"
-        return judged(self, subject_of(scorer, claims))
+        return self.judge(subject_of(scorer, claims))
+
+    def judge(self, subject: Subject) -> "Result":
+        "Measure, and compare with the bound; an exception is a failure"
+        try:
+            with warnings.catch_warnings(), other_luck(0):
+                warnings.simplefilter("ignore")  # odd data are the point here
+                subject.check_needs()
+                found = self.measure(subject)
+        except NotApplicable as e:
+            reason, *number = e.args
+            return Result(self, "not applicable", number[0] if number else None, reason)
+        except Exception as e:
+            return Result(self, "fail", None, f"{type(e).__name__}: {e}".split("\n")[0])
+        number, note = found if isinstance(found, tuple) else (found, "")
+        return Result(self, "pass" if self.holds(number) else "fail", float(number), note)
 
     def holds(self, number: float) -> bool:
         "Is a number on the right side of the bound? A nan never is"
@@ -250,10 +246,14 @@ class Result(NamedTuple):
     number: float | None  # what was measured, if anything could be
     note: str = ""  # why it does not apply, or what went wrong
 
+    @property
+    def shown(self) -> str:
+        "The number, short"
+        return "" if self.number is None else f"{self.number:.3g}"
+
     def __str__(self) -> str:
-        c, shown = self.check, "" if self.number is None else f"{self.number:.3g}"
-        measured = f"{shown:>8} {c.sense} {c.bound:<5.3g}"
-        note = f" ({self.note})" if self.note else ""
+        c, note = self.check, f" ({self.note})" if self.note else ""
+        measured = f"{self.shown:>8} {c.sense} {c.bound:<5.3g}"
         return f"{self.verdict:14} {c.name:19} {measured} {c.sentence}{note}"
 
 # %% ../nbs/beyond/06_checks.ipynb #2a4cf90d
@@ -271,23 +271,6 @@ def other_luck(
         random.setstate(before[0])
         np.random.set_state(before[1])
         generator.set_state(before[2])
-
-# %% ../nbs/beyond/06_checks.ipynb #949503c4
-def judged(
-    check: Check,
-    subject: Subject,
-) -> Result:
-    "Measure, and compare with the bound; an exception is a failure"
-    try:
-        with warnings.catch_warnings(), other_luck(0):
-            warnings.simplefilter("ignore")  # odd data are the point here
-            subject.check_needs()
-            found = check.measure(subject)
-    except NotApplicable as e: return Result(check, "not applicable", e.number, e.reason)
-    except Exception as e:
-        return Result(check, "fail", None, f"{type(e).__name__}: {e}".split("\n")[0])
-    number, note = found if isinstance(found, tuple) else (found, "")
-    return Result(check, "pass" if check.holds(number) else "fail", float(number), note)
 
 # %% ../nbs/beyond/06_checks.ipynb #1326629c
 CHECKS: dict[str, Check] = {}  # every check, by its name
@@ -320,20 +303,16 @@ def rank_correlation(
     length = math.sqrt((p @ p) * (q @ q))
     return float(p @ q / length) if length else 0.0
 
-# %% ../nbs/beyond/06_checks.ipynb #3a5e927c
-FACTORS = 2.0 ** np.arange(7)  # 1, 2, 4, ..., 64
-
 # %% ../nbs/beyond/06_checks.ipynb #c9c66601
 def rise(
     subject: Subject,
     at: Callable[[float], Tensor],  # factor -> (n, d) features, row by row on the same ray
 ) -> float:  # 1 if every row rises at every step, -1 if every row falls
     "Mean rank correlation of score and distance along rays"
-    s = plain_setting()
-    scorer = subject.fit(s)
+    scorer, factors = subject.fit(plain_setting()), 2.0 ** np.arange(7)
     unit = 1e-3 * float(scorer.score(sample(200, 5)).double().std()) or 1.0
-    steps = [scorer.score(outputs_at(at(t))).double().cpu().numpy() / unit for t in FACTORS]
-    return float(np.mean([rank_correlation(u, FACTORS) for u in np.stack(steps, 1).round()]))
+    steps = [scorer.score(outputs_at(at(t))).double().cpu().numpy() / unit for t in factors]
+    return float(np.mean([rank_correlation(u, factors) for u in np.stack(steps, 1).round()]))
 
 # %% ../nbs/beyond/06_checks.ipynb #27ae662a
 @check("sees", "mean rank correlation of u with the distance", ">=", 0.9)
@@ -402,13 +381,10 @@ def subject_of(
     claims: Mapping[str, str] | None = None,  # what it claims, if its class does not say
 ) -> Subject:
     "A scorer under test, with its name and its claims"
-    if isinstance(scorer, str): name, scorer = scorer, make_scorer(scorer)
-    elif isinstance(scorer, Scorer): name = scorer_name(scorer)
-    else:
-        expected = "an object such as KNN(), or a name such as 'knn'"
-        raise refuse("scorer", type(scorer).__name__, expected, TypeError)
-    if claims is None: return Subject(scorer, name, scorer.claimed())
-    return Subject(scorer, name, check_claims(claims))
+    tested = as_scorer(scorer)
+    name = scorer if isinstance(scorer, str) else scorer_name(tested)
+    told = tested.claimed() if claims is None else check_claims(claims)
+    return Subject(tested, name, told)
 
 # %% ../nbs/beyond/06_checks.ipynb #b9fa2af3
 def apart(
@@ -434,14 +410,6 @@ def departure(
     if law not in LAWS: raise NotApplicable(law, apart(u, v))
     return apart(LAWS[law](u, torch.as_tensor(by, dtype=torch.float64)), v)
 
-# %% ../nbs/beyond/06_checks.ipynb #95dac429
-def with_parts(
-    x: Outputs,
-    **parts: Tensor | None,  # those that change
-) -> Outputs:
-    "Outputs with some of their parts changed"
-    return Outputs(**vars(x) | parts)
-
 # %% ../nbs/beyond/06_checks.ipynb #b4766d36
 def mapped(
     s: Setting,
@@ -450,7 +418,7 @@ def mapped(
     "Features times a matrix, and a head that makes the same logits of them"
     def change(x: Outputs) -> Outputs:
         phi = need_features(x, "mapped").double() @ matrix
-        return with_parts(x, features=phi.float())
+        return Outputs(**x.parts() | {"features": phi.float()})
     weight = (s.head[0].double() @ torch.linalg.inv(matrix).T).float()
     return Setting(change(s.va), change(s.x), (weight, s.head[1]))
 
@@ -478,9 +446,8 @@ def shifted(
     with seeded(14): v = 0.2 * torch.randn(s.head[0].shape[1])
     by = lambda x: (need_features(x, "shifted") @ v + 3.0)[:, None]
     def change(x: Outputs) -> Outputs:
-        new = {"logits": x.logits + by(x)}
-        if x.members is not None: new["members"] = x.members + by(x)[:, None]
-        return with_parts(x, **new)
+        new = {"logits": x.logits + by(x), "members": x.members + by(x)[:, None]}
+        return Outputs(**x.parts() | new)
     return Setting(change(s.va), change(s.x), (s.head[0] + v, s.head[1] + 3.0)), by(s.x)[:, 0]
 
 # %% ../nbs/beyond/06_checks.ipynb #139b9298
@@ -619,7 +586,7 @@ def constant(subject: Subject) -> tuple[float, str]:
     s = plain_setting()
     def same(x: Outputs) -> Outputs:
         first = x[torch.zeros(len(x), dtype=torch.long, device="cpu")]
-        return with_parts(first, labels=x.labels)
+        return Outputs(**first.parts() | {"labels": x.labels})
     return survived(subject, Setting(same(s.va), same(s.x), s.head))
 
 # %% ../nbs/beyond/06_checks.ipynb #7ed6ee99
@@ -629,7 +596,8 @@ def magnified(
 ) -> Setting:
     "All features and logits times a number"
     def change(x: Outputs) -> Outputs:
-        return make_outputs(need_features(x, "magnified") * by, x.logits * by, x.labels)
+        phi, logits = need_features(x, "magnified") * by, x.logits * by
+        return Outputs(phi, logits, x.labels, members_of(phi, logits))
     return Setting(change(s.va), change(s.x), (s.head[0], s.head[1] * by))
 
 # %% ../nbs/beyond/06_checks.ipynb #16892d36
@@ -666,18 +634,15 @@ def batches(subject: Subject) -> float:
 
 # %% ../nbs/beyond/06_checks.ipynb #2b535f79
 class Places(TorchDispatchMode):
-    "Write down of each operation whether its tensors are on one device, numbers aside"
-    def __init__(
-        self,
-        device: str,
-    ):
+    "Write down of each operation whether its tensors are on `meta`, numbers aside"
+    def __init__(self) -> None:
         super().__init__()
-        self.device, self.there = device, [True]
+        self.there = [True]
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         tensors = [x for x in tree_leaves((args, kwargs, result)) if isinstance(x, Tensor)]
-        self.there.append(all(x.device.type == self.device for x in tensors if x.ndim))
+        self.there.append(all(x.is_meta for x in tensors if x.ndim))
         return result
 
 # %% ../nbs/beyond/06_checks.ipynb #2568597f
@@ -687,7 +652,7 @@ def device(subject: Subject) -> float:
     s = plain_setting()
     scorer, x = subject.fit(s).to("meta"), s.x.to("meta")
     try:
-        with Places("meta") as places: scorer.score(x)
+        with Places() as places: scorer.score(x)
     except (RuntimeError, NotImplementedError) as e:
         values = "item() cannot be called on", "with Meta tensors", "data-independent"
         if not any(v in str(e) for v in values): raise
@@ -715,22 +680,19 @@ def state(subject: Subject) -> float:
     other.load_state_dict(scorer.state_dict())
     return apart(scorer.score(s.x).double(), other.score(s.x).double())
 
-# %% ../nbs/beyond/06_checks.ipynb #30283ca7
-def _random_state() -> list[Any]:
-    "Where the generators of PyTorch, NumPy and Python stand"
-    numpys: Any = np.random.get_state()
-    others = ([int(v) for v in x] for x in (numpys[1], random.getstate()[1]))
-    return [torch.get_rng_state(), *(torch.tensor(x, device="cpu") for x in others)]
-
 # %% ../nbs/beyond/06_checks.ipynb #9f589f4a
 @check("protocol", "things changed", "<=", 0.0)
 def untouched(subject: Subject) -> tuple[float, str]:
     "fitting and scoring change no input, no random state, and nothing learned before"
     s = plain_setting()
     scorer = subject.fit(plain_setting())
-    parts = lambda: [v for x in (s.va, s.x) for v in vars(x).values() if v is not None]
+    parts = lambda: [v for x in (s.va, s.x) for v in x.parts().values()]
     learned = list(scorer.buffers())
-    now = lambda: {"rows": parts(), "an earlier fit": learned, "random state": _random_state()}
+    def now() -> dict[str, list[Tensor]]:
+        numpys: Any = np.random.get_state()
+        numbers = ([int(v) for v in x] for x in (numpys[1], random.getstate()[1]))
+        luck = [torch.get_rng_state(), *(torch.tensor(x, device="cpu") for x in numbers)]
+        return {"rows": parts(), "an earlier fit": learned, "random state": luck}
     before = {k: [v.clone() for v in things] for k, things in now().items()}
     scorer.fit(s.va[:len(s.va) // 2]).score(s.x)
     changed = [k for k, v in now().items() if not all(map(torch.equal, before[k], v))]
@@ -754,60 +716,41 @@ class Report:
         return [r.check.name for r in self.results if r.verdict == verdict]
 
     def __str__(self) -> str:
-        counts = ", ".join(f"{len(self.named(v))} {v}" for v in VERDICTS)
+        counts = ", ".join(f"{len(self.named(v))} {v}" for v in SIGNS)
         return "\n".join([f"{self.name}: {counts}", *map(str, self.results)])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         head = ("check", "verdict", "number", "passes", "what should hold")
-        return _table(head, [_row(r) for r in self.results], f"{self.name}")
+        def row(r: Result) -> list[str | tuple[str, Result]]:
+            c, note = r.check, f" ({r.note})" if r.note else ""
+            bound = f"{c.sense} {c.bound:.3g}"
+            return [c.name, r.verdict, (r.shown, r), bound, c.sentence + note]
+        return html_table(self.name, head, map(row, self.results))
 
 # %% ../nbs/beyond/06_checks.ipynb #6c092933
-VERDICTS = ("pass", "fail", "not applicable")
-COLOURS = dict(zip(VERDICTS, ("rgba(0,155,85,.18)", "rgba(224,69,46,.28)", "none")))
-
-# %% ../nbs/beyond/06_checks.ipynb #883402ea
-def _cell(
-    text: str,
-    verdict: str = "",  # gives it a colour
-    note: str = "",  # is shown where the mouse rests
-    align: str = "left",
-) -> str:
-    "A cell of an HTML table"
-    colour = f";background:{COLOURS[verdict]}" if verdict else ""
-    hint = f' title="{html.escape(note)}"' if note else ""
-    return f'<td style="text-align:{align}{colour}"{hint}>{html.escape(text)}</td>'
-
-# %% ../nbs/beyond/06_checks.ipynb #7bbbaa2c
-def _shown(
-    r: Result,
-) -> str:
-    "The number of a result, short"
-    if r.number is None: return ""
-    if r.number and abs(r.number) < 1e-3: return f"{r.number:.0e}"
-    return f"{r.number:.2f}" if abs(r.number) < 100 else f"{r.number:.0f}"
-
-# %% ../nbs/beyond/06_checks.ipynb #7b56c569
-def _row(
-    r: Result,
-) -> str:
-    "A result as a row of an HTML table"
-    c = r.check
-    hold = c.sentence + f" ({r.note})" * bool(r.note)
-    number = _cell(_shown(r), align="right")
-    bound = _cell(f"{c.sense} {c.bound:.3g}")
-    return _cell(c.name) + _cell(r.verdict, r.verdict) + number + bound + _cell(hold)
+SIGNS = {  # verdict -> in a terminal, behind a number on a page, and its colour there
+    "pass": (".", "", "rgba(0,155,85,.18)"),
+    "fail": ("F", " ✗", "rgba(224,69,46,.28)"),
+    "not applicable": ("-", " –", "none"),
+}
 
 # %% ../nbs/beyond/06_checks.ipynb #d4578049
-def _table(
-    head: Iterable[str],
-    rows: Iterable[str],  # cells, joined
+def html_table(
     caption: str,
+    head: Iterable[str],
+    rows: Iterable[Iterable[str | tuple[str, Result]]],  # a cell is a text, or shows a result
 ) -> str:
-    "An HTML table that looks as a data frame does"
+    "A table as a data frame's; results have colours, and notes where the mouse rests"
+    def cell(x: str | tuple[str, Result]) -> str:
+        if isinstance(x, str): return f'<td style="text-align:left">{html.escape(x)}</td>'
+        text, r = x
+        hint = html.escape(f"{r.verdict}: {r.note}" if r.note else r.verdict)
+        style = f"text-align:right;background:{SIGNS[r.verdict][2]}"
+        return f'<td style="{style}" title="{hint}">{html.escape(text)}</td>'
     titles = "".join(f'<th style="text-align:left">{html.escape(h)}</th>' for h in head)
-    body = "".join(f"<tr>{r}</tr>" for r in rows)
+    body = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
     top = f'<caption style="caption-side:top">{html.escape(caption)}</caption>'
     inside = f"{top}<thead><tr>{titles}</tr></thead><tbody>{body}</tbody>"
     return f'<table class="dataframe">{inside}</table>'
@@ -825,7 +768,7 @@ def check_scorer(
     if not names: raise refuse("checks", "none", "one or more, or None for all")
     if odd := [n for n in names if n not in CHECKS]:
         raise refuse("checks", repr(odd[0]), f"some of {', '.join(CHECKS)}")
-    return Report(subject.name, tuple(judged(CHECKS[n], subject) for n in names))
+    return Report(subject.name, tuple(CHECKS[n].judge(subject) for n in names))
 
 # %% ../nbs/beyond/06_checks.ipynb #febcf68c
 @dataclass(frozen=True)
@@ -838,9 +781,8 @@ class Card:
         return {r.name: r for r in self.reports}[name]
 
     def __str__(self) -> str:
-        letters = {"pass": ".", "fail": "F", "not applicable": "-"}
         checks = [r.check for r in self.reports[0].results]
-        rows = [" ".join([f"{r.name:20}", *(f"{letters[x.verdict]:>2}" for x in r.results)])
+        rows = [" ".join([f"{r.name:20}", *(f"{SIGNS[x.verdict][0]:>2}" for x in r.results)])
                 for r in self.reports]
         legend = [f"{i:2} {c.name}: {c.sentence}" for i, c in enumerate(checks, 1)]
         head = " ".join(f"{i:2}" for i in range(1, len(checks) + 1))
@@ -850,25 +792,14 @@ class Card:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        groups = dict.fromkeys(c.check.group for c in self.reports[0].results)
-        return "".join(_group_table(self.reports, g) for g in groups)
-
-# %% ../nbs/beyond/06_checks.ipynb #3e4d0295
-def _group_table(
-    reports: Iterable[Report],
-    group: str,
-) -> str:
-    "The checks of one group as an HTML table: a row for each score"
-    def cells(report: Report) -> list[Result]:
-        return [r for r in report.results if r.check.group == group]
-    def cell(r: Result) -> str:
-        mark = {"pass": "", "fail": " ✗", "not applicable": " –"}[r.verdict]
-        hint = f"{r.verdict}: {r.note}" if r.note else r.verdict
-        return _cell(_shown(r) + mark, r.verdict, hint, "right")
-    reports = list(reports)
-    head = [f"{r.check.name} {r.check.sense} {r.check.bound:.2g}" for r in cells(reports[0])]
-    rows = (_cell(r.name) + "".join(map(cell, cells(r))) for r in reports)
-    return _table(["", *head], rows, group)
+        def table(group: str) -> str:
+            of_group = [[r for r in x.results if r.check.group == group] for x in self.reports]
+            checks = [r.check for r in of_group[0]]
+            head = ["", *(f"{c.name} {c.sense} {c.bound:.2g}" for c in checks)]
+            rows = ([x.name, *((r.shown + SIGNS[r.verdict][1], r) for r in own)]
+                    for x, own in zip(self.reports, of_group))
+            return html_table(group, head, rows)
+        return "".join(map(table, dict.fromkeys(r.check.group for r in self.reports[0].results)))
 
 # %% ../nbs/beyond/06_checks.ipynb #e3511ab9
 def report_card(
@@ -880,5 +811,6 @@ def report_card(
     plain = [s.name for s in subjects]
     def title(s: Subject) -> str:  # objects of one class are told apart by their options
         return s.name if plain.count(s.name) == 1 else repr(s.scorer)
-    checks = CHECKS.values()
-    return Card(tuple(Report(title(s), tuple(judged(c, s) for c in checks)) for s in subjects))
+    def report(s: Subject) -> Report:
+        return Report(title(s), tuple(c.judge(s) for c in CHECKS.values()))
+    return Card(tuple(map(report, subjects)))
