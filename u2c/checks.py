@@ -32,7 +32,6 @@ from .guards import ArrayLike, refuse, seeded
 from .metrics import auroc
 from .scores.base import LAWS, Scorer, as_scorer, claim, list_scorers, need_features
 from .scores.base import scorer_name
-from .scores.combined import Combined, scorers_of
 from .scores.head import give_head
 
 # %% ../nbs/beyond/06_checks.ipynb #81637e98
@@ -225,8 +224,8 @@ class Check:
                 subject.check_needs()
                 found = self.measure(subject)
         except NotApplicable as e:
-            reason, *number = e.args
-            return Result(self, "not applicable", number[0] if number else None, reason)
+            reason, *measured = e.args
+            return Result(self, "not applicable", measured[0] if measured else None, reason)
         except Exception as e:
             return Result(self, "fail", None, f"{type(e).__name__}: {e}".split("\n")[0])
         number, note = found if isinstance(found, tuple) else (found, "")
@@ -446,7 +445,8 @@ def shifted(
     with seeded(14): v = 0.2 * torch.randn(s.head[0].shape[1])
     by = lambda x: (need_features(x, "shifted") @ v + 3.0)[:, None]
     def change(x: Outputs) -> Outputs:
-        new = {"logits": x.logits + by(x), "members": x.members + by(x)[:, None]}
+        new = {"logits": x.logits + by(x)}
+        if x.members is not None: new["members"] = x.members + by(x)[:, None]
         return Outputs(**x.parts() | new)
     return Setting(change(s.va), change(s.x), (s.head[0] + v, s.head[1] + 3.0)), by(s.x)[:, 0]
 
@@ -723,7 +723,7 @@ class Report:
 
     def _repr_html_(self) -> str:
         head = ("check", "verdict", "number", "passes", "what should hold")
-        def row(r: Result) -> list[str | tuple[str, Result]]:
+        def row(r: Result) -> list[Any]:
             c, note = r.check, f" ({r.note})" if r.note else ""
             bound = f"{c.sense} {c.bound:.3g}"
             return [c.name, r.verdict, (r.shown, r), bound, c.sentence + note]
@@ -740,7 +740,7 @@ SIGNS = {  # verdict -> in a terminal, behind a number on a page, and its colour
 def html_table(
     caption: str,
     head: Iterable[str],
-    rows: Iterable[Iterable[str | tuple[str, Result]]],  # a cell is a text, or shows a result
+    rows: Iterable[Iterable[Any]],  # a cell: a text; or what to show of a result, and that
 ) -> str:
     "A table as a data frame's; results have colours, and notes where the mouse rests"
     def cell(x: str | tuple[str, Result]) -> str:

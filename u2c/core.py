@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from .guards import ArrayLike, averaged_logits, check_average, check_features, check_labels
-from .guards import check_matrix, check_members, has_float64, refuse
+from .guards import check_matrix, has_float64, refuse
 
 
 # %% ../nbs/paper/00_core.ipynb #e95a6ac4
@@ -30,7 +30,8 @@ class Outputs:
         labels: ArrayLike | None = None,  # (n,): 0..c-1, or c for an input of no known class
         members: ArrayLike | None = None,  # (n, m, c): members' logits; `logits` average them
     ):
-        self.members: Tensor | None = None if members is None else check_members(members)
+        self.members: Tensor | None = None
+        if members is not None: self.members = check_matrix(members, "members", "nmc")
         if logits is None and self.members is not None: logits = averaged_logits(self.members)
         if logits is None: raise refuse("logits", None, "an (n, c) matrix")
         if isinstance(logits, Outputs) or isinstance(features, Outputs):
@@ -124,19 +125,6 @@ def as_bytes(
     "Options as JSON, in a tensor"
     return torch.from_numpy(np.frombuffer(json.dumps(options).encode(), np.uint8).copy())
 
-# %% ../nbs/paper/00_core.ipynb #48458352
-def _check_same_options(
-    name: str,  # the module's class, for the error
-    saved: Tensor,  # what a saved state says, as bytes
-    built: Tensor,  # what the module says
-) -> None:
-    "Raise unless a module was built as the one whose state was saved"
-    theirs, ours = (json.loads(bytes(x.tolist())) for x in (saved, built))
-    odd = [k for k in theirs | ours if theirs.get(k) != ours.get(k)]
-    if not odd: return
-    found, expected = (", ".join(f"{k}={o.get(k)!r}" for k in odd) for o in (theirs, ours))
-    raise refuse("state_dict", f"{found} for {name}", f"{expected}, as it was built")
-
 # %% ../nbs/paper/00_core.ipynb #f80563b0
 def _room_for(
     state_dict: dict[str, Any],  # what is loaded
@@ -202,7 +190,12 @@ class Fitted(nn.Module):
 
     def set_extra_state(self, state: Tensor) -> None:
         "Raise unless class and options of a saved state are this module's"
-        _check_same_options(type(self).__name__, state, self.get_extra_state())
+        theirs, ours = (json.loads(bytes(x.tolist())) for x in (state, self.get_extra_state()))
+        odd = [k for k in theirs | ours if theirs.get(k) != ours.get(k)]
+        if not odd: return
+        found, expected = (", ".join(f"{k}={o.get(k)!r}" for k in odd) for o in (theirs, ours))
+        found += f" for {type(self).__name__}"
+        raise refuse("state_dict", found, f"{expected}, as it was built")
 
     def _load_from_state_dict(self, state_dict, prefix, *args):
         # before anything changes, the options of all that is inside

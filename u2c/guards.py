@@ -102,11 +102,12 @@ def check_finite(
 def check_matrix(
     x: ArrayLike,  # (n, d)
     name: str,  # for the error
-) -> Tensor:  # (n, d), floating point
-    "A finite matrix with at least one row and one column"
-    x = as_tensor(x, name)
-    if x.ndim != 2 or x.numel() == 0:
-        raise refuse(name, f"shape {tuple(x.shape)}", "(n, d) with n, d >= 1")
+    axes: str = "nd",  # "nmc" for the logits of m members
+) -> Tensor:  # as given, floating point
+    "A finite matrix with at least one row and one column, or a stack of them"
+    x, sides = as_tensor(x, name), ", ".join(axes)
+    if x.ndim != len(axes) or x.numel() == 0:
+        raise refuse(name, f"shape {tuple(x.shape)}", f"({sides}) with {sides} >= 1")
     if not x.is_floating_point(): x = x.float()
     check_finite(x, name)
     return x
@@ -184,18 +185,6 @@ def averaged_logits(
     f = members.to(widest(members.device)).log_softmax(2).logsumexp(1)
     least = torch.promote_types(members.dtype, torch.float32)  # half precision is too coarse
     return (f - math.log(members.shape[1])).to(least)
-
-# %% ../nbs/paper/00a_guards.ipynb #membchk1
-def check_members(
-    x: ArrayLike,  # (n, m, c)
-) -> Tensor:  # (n, m, c), floating point
-    "The logits of m members, finite, one or more of each"
-    x = as_tensor(x, "members")
-    if x.ndim != 3 or x.numel() == 0:
-        raise refuse("members", f"shape {tuple(x.shape)}", "(n, m, c) with n, m, c >= 1")
-    if not x.is_floating_point(): x = x.float()
-    check_finite(x, "members")
-    return x
 
 # %% ../nbs/paper/00a_guards.ipynb #membagr1
 def check_average(

@@ -188,17 +188,3 @@ def ece_of_region(
     "ece by its definition, on the rows of one region"
     rows = torch.from_numpy(part.region == region)
     return ece(getattr(part, method)[rows].exp(), domain(part)[0][rows], bins)
-
-# %% ../nbs/paper/07_lemmas.ipynb #566978da
-def ece_per_point(
-    part: Comparison,
-    method: str,  # "rc" or "u2c"
-    truth: Tensor,  # (n, c) true probabilities of the classes
-    region: str = "ABCD",  # letters of the regions to look at
-) -> float:
-    "E |P(h = y | x) - pi(x)| in domain, by the true posterior"
-    confidence, h = getattr(part, method).exp().max(1)
-    never = torch.zeros_like(truth[:, :1])  # in domain abstaining is never right
-    right = torch.cat([truth, never], 1).gather(1, h[:, None])[:, 0]
-    rows = torch.from_numpy(np.isin(part.region, list(region)))
-    return float((right - confidence)[rows].abs().mean())

@@ -150,26 +150,17 @@ def ece_apart(
     parts = [rows for rows in (abstains, ~abstains) if rows.any()]
     return sum(ece(p[rows], y[rows]) * rows.double().mean().item() for rows in parts)
 
-# %% ../nbs/paper/01_metrics.ipynb #55ae896b
-def two_groups(
-    u_in: ArrayLike,  # (n,)
-    u_out: ArrayLike,  # (m,)
-) -> tuple[np.ndarray, np.ndarray]:  # all scores, and which of them are out-of-domain
-    "Two groups of finite scores as one, marked"
-    named = (("u_in", u_in), ("u_out", u_out))
-    both = [check_scores(u, name=name).cpu().double().numpy() for name, u in named]
-    return np.concatenate(both), np.repeat([False, True], [len(u) for u in both])
-
 # %% ../nbs/paper/01_metrics.ipynb #3b097e7a
 def detections(
     u_in: ArrayLike,  # (n,) in-domain scores
     u_out: ArrayLike,  # (m,) out-of-domain scores
 ) -> tuple[np.ndarray, np.ndarray]:  # in- and out-of-domain rows at or above each score
     "What a falling threshold catches"
-    u, out = two_groups(u_in, u_out)
-    values, group = np.unique(-u, return_inverse=True)
-    caught = lambda rows: np.bincount(group[rows], minlength=len(values)).cumsum()
-    return caught(~out), caught(out)
+    named = (("u_in", u_in), ("u_out", u_out))
+    both = [check_scores(u, name=name).cpu().double().numpy() for name, u in named]
+    values, group = np.unique(-np.concatenate(both), return_inverse=True)
+    caught = lambda rows: np.bincount(rows, minlength=len(values)).cumsum()
+    return caught(group[:len(both[0])]), caught(group[len(both[0]):])
 
 # %% ../nbs/paper/01_metrics.ipynb #cc6f963e
 def auroc(

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from .core import Outputs
-from .guards import ArrayLike, as_tensor, check_finite, check_scores, widest
+from .guards import ArrayLike, as_tensor, check_finite, check_scores, refuse, widest
 from .metrics import check_probs
 from .reject import Calibrator, RejectOrClassify
 
 if TYPE_CHECKING: import pandas as pd  # type: ignore[import-untyped]
-from .guards import refuse
 
 # %% ../nbs/paper/06_regions.ipynb #ee2d36c0
 def columns(
@@ -58,24 +57,6 @@ class Comparison(NamedTuple):
     region: np.ndarray  # (n,) letters
     labels: Tensor | None  # (n,) 0..c
 
-# %% ../nbs/paper/06_regions.ipynb #5d0c3b71
-def check_pair(
-    rc: Calibrator,  # reject-or-classify, fitted
-    u2c: Calibrator,  # a soft method, fitted
-) -> None:
-    "Raise unless a hard and a soft method share temperature and threshold"
-    hard, soft = type(rc).__name__, type(u2c).__name__
-    if not isinstance(rc, RejectOrClassify) or isinstance(u2c, RejectOrClassify):
-        expected = "RejectOrClassify, then a soft method"
-        raise refuse("rc, u2c", f"{hard} and {soft}", expected, TypeError)
-    for name in ("tau", "theta"):
-        a, b = float(getattr(rc, name)), float(getattr(u2c, name))
-        if a == b: continue
-        expected = "a pair fitted on the same data with the same score"
-        if rc.scores != u2c.scores:
-            expected += f", and both on scores={rc.scores!r} or both on {u2c.scores!r}"
-        raise refuse(name, f"{a:.6g} in {hard} and {b:.6g} in {soft}", expected)
-
 # %% ../nbs/paper/06_regions.ipynb #c9903bee
 def compare(
     rc: Calibrator,  # reject-or-classify, fitted
@@ -85,7 +66,17 @@ def compare(
 ) -> Comparison:
     "RC and U2C side by side on the same rows"
     for model in (rc, u2c): model.check_ready(x)
-    check_pair(rc, u2c)
+    hard_name, soft_name = type(rc).__name__, type(u2c).__name__
+    if not isinstance(rc, RejectOrClassify) or isinstance(u2c, RejectOrClassify):
+        expected = "RejectOrClassify, then a soft method"
+        raise refuse("rc, u2c", f"{hard_name} and {soft_name}", expected, TypeError)
+    for name in ("tau", "theta"):
+        a, b = float(getattr(rc, name)), float(getattr(u2c, name))
+        if a == b: continue
+        expected = "a pair fitted on the same data with the same score"
+        if rc.scores != u2c.scores:
+            expected += f", and both on scores={rc.scores!r} or both on {u2c.scores!r}"
+        raise refuse(name, f"{a:.6g} in {hard_name} and {b:.6g} in {soft_name}", expected)
     u = check_scores(u2c.scorer.score(x) if u is None else u, len(x), x.device)
     hard, soft = (model.extended_logits(x, u).double() for model in (rc, u2c))
     rejects = hard[:, -1] == 0  # RC's last logit is 0 or minus infinity

@@ -7,7 +7,7 @@ __all__ = ['fit_threshold', 'Calibrator', 'RejectOrClassify']
 
 # %% ../nbs/paper/04_reject.ipynb #cc17487f
 import math
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -63,17 +63,6 @@ def tau_for(
     check_not_probabilities(va.logits)
     return float(temperature)
 
-# %% ../nbs/paper/04_reject.ipynb #45f39a64
-def fitted_scores(
-    scorer: Scorer,  # fitted here
-    va: Outputs,  # in-domain validation data
-    tau: float,
-    scores: str,  # "in-sample" or "held-out"
-) -> Tensor:  # (n,)
-    "Fit a scorer, and score the rows that it is fitted on"
-    if scores == "in-sample": return scorer.fit_score(va, tau)
-    return scorer.fit_held_out(va, tau)
-
 # %% ../nbs/paper/04_reject.ipynb #answers1
 class Answering(Fitted):
     "What has c+1 logits for each input answers in three forms"
@@ -127,7 +116,8 @@ class Calibrator(Answering):
     ) -> Self:
         "Learn tau, u and theta from in-domain data"
         tau, scorer = tau_for(va, self.temperature), own_copy(self.scorer)
-        if u is None: u = fitted_scores(scorer, va, tau, self.scores)
+        held_out = self.scores == "held-out"
+        if u is None: u = (scorer.fit_held_out if held_out else scorer.fit_score)(va, tau)
         scores = check_scores(u, len(va), va.device)
         theta = fit_threshold(scores, self.alpha)
         self._fit(va, scores, tau, theta)

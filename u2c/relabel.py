@@ -6,13 +6,11 @@
 __all__ = ['RelabelU2C']
 
 # %% ../nbs/beyond/07_relabel.ipynb #9be07afb
-from numbers import Integral, Real
-
 import torch
 from torch import Tensor
 
 from .core import Outputs, in_domain_labels
-from .guards import refuse, warn, widen
+from .guards import check_real, check_whole, refuse, warn, widen
 from .scores.base import Scorer
 from .temperature import tempered_lse
 from .unified import U2C, fit_link
@@ -26,15 +24,6 @@ def confident_mistakes(
     "Rows that the classifier gets wrong, and is sure of"
     top, prediction = (widen(va.logits) / tau).softmax(1).max(1)
     return (prediction != in_domain_labels(va)) & (top >= confident)
-
-# %% ../nbs/beyond/07_relabel.ipynb #111f4bb8
-def with_copies(
-    mistakes: Tensor,  # (n,) of bool
-    cost: int,  # how often a mistake counts
-) -> Tensor:  # row numbers: each row once, a mistake `cost` times
-    "Rows by what they weigh"
-    rows = torch.arange(len(mistakes), device=mistakes.device)
-    return rows.repeat_interleave(torch.where(mistakes, cost, 1))
 
 # %% ../nbs/beyond/07_relabel.ipynb #21995411
 def _warn_of_blindness(
@@ -71,13 +60,18 @@ class RelabelU2C(U2C):
     ):
         super().__init__(scorer, alpha, link, seed, temperature, hidden, steps, lr,
                          weight_decay, standardize, scores)
-        _check_relabelling(relabel, confident, cost)
-        self.relabel, self.confident, self.cost = relabel, confident, int(cost)
+        if relabel not in ("none", "errors"):
+            raise refuse("relabel", repr(relabel), "'none' or 'errors'")
+        if not 0 <= check_real(confident, "confident") <= 1:
+            raise refuse("confident", confident, "0 to 1")
+        self.relabel, self.confident = relabel, confident
+        self.cost = check_whole(cost, "cost")
 
     def _fit(self, va: Outputs, u: Tensor, tau: float, theta: float) -> None:
         if self.relabel == "none": return super()._fit(va, u, tau, theta)
         above, mistakes = u.double() > theta, confident_mistakes(va, tau, self.confident)
-        lse, rows = tempered_lse(va.logits, tau), with_copies(mistakes, self.cost)
+        lse, copies = tempered_lse(va.logits, tau), torch.where(mistakes, self.cost, 1)
+        rows = torch.arange(len(va), device=va.device).repeat_interleave(copies)
         tau_u = fit_link(
             u[rows], lse[rows], (above | mistakes)[rows], self.link, self.hidden, self.seed,
             self.steps, self.lr, self.weight_decay, self.standardize)
@@ -85,17 +79,3 @@ class RelabelU2C(U2C):
         _warn_of_blindness(
             z > widen(va.logits.amax(1)).double() / tau, above, self.standardize)
         self.tau_u = tau_u
-
-# %% ../nbs/beyond/07_relabel.ipynb #dc8e0fb2
-def _check_relabelling(
-    relabel: str,
-    confident: float,
-    cost: int,
-) -> None:
-    "Raise unless the options of `RelabelU2C` are possible ones"
-    if relabel not in ("none", "errors"):
-        raise refuse("relabel", repr(relabel), "'none' or 'errors'")
-    if not isinstance(confident, Real) or not 0 <= confident <= 1:
-        raise refuse("confident", repr(confident), "0 to 1")
-    if not isinstance(cost, Integral) or isinstance(cost, bool) or cost < 1:
-        raise refuse("cost", repr(cost), "a whole number, 1 or more")

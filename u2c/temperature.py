@@ -20,6 +20,7 @@ def slopes(
     logits: Tensor,  # (n, c)
     labels: Tensor,  # (n,) in 0..c-1
     beta: float,  # 1 / tau
+    extra: float = 0.0,  # what is added to the first one, from `granted`
 ) -> tuple[float, float]:  # L'(beta), L''(beta)
     "First and second derivative of the mean cross-entropy in beta = 1/tau"
     first = second = 0.0
@@ -32,7 +33,7 @@ def slopes(
         mean, square = pf.sum(1) / total, pf.mul_(f).sum(1) / total
         first += (mean - f.gather(1, y[:, None]).squeeze(1)).sum().item()
         second += (square - mean**2).sum().item()
-    return first / len(logits), max(second, 0.0) / len(logits)
+    return first / len(logits) + extra, max(second, 0.0) / len(logits)
 
 # %% ../nbs/paper/02_temperature.ipynb #73b3bbfe
 def end_slopes(
@@ -85,17 +86,6 @@ def adam_tau(
         tau = max(tau - step, low)
     return tau, abs(step)
 
-# %% ../nbs/paper/02_temperature.ipynb #234bc8c4
-def mean_margin(
-    logits: Tensor,  # (n, c) with c >= 2
-) -> float:
-    "The mean difference of a row's two largest logits"
-    total = 0.0
-    for f, in blocks(logits):
-        best = f.double().topk(2, 1).values
-        total += (best[:, 0] - best[:, 1]).sum().item()
-    return total / len(logits)
-
 # %% ../nbs/paper/02_temperature.ipynb #7f0c706b
 def granted(
     logits: Tensor,  # (n, c)
@@ -103,32 +93,12 @@ def granted(
     spread: float,  # mean of a row's largest minus its smallest logit
 ) -> float:  # 0 where the errors weigh enough
     "What is added to the slope so that errors weigh at least one runner-up in n + 1 rows"
-    n = len(logits)
+    n, margin = len(logits), 0.0
     if at_inf >= spread / (n + 1): return 0.0
-    return max(0.0, mean_margin(logits) / (n + 1) - at_inf)
-
-# %% ../nbs/paper/02_temperature.ipynb #b0a4f632
-def _raised(
-    logits: Tensor,  # (n, c)
-    labels: Tensor,  # (n,)
-    extra: float,  # from `granted`
-) -> Callable[[float], tuple[float, float]]:  # beta -> first, second derivative
-    "The slopes of the loss with what was granted"
-    def slopes_at(beta: float) -> tuple[float, float]:
-        first, second = slopes(logits, labels, beta)
-        return first + extra, second
-    return slopes_at
-
-# %% ../nbs/paper/02_temperature.ipynb #678f9502
-def degenerate(
-    at_zero: float,  # L'(0)
-    high: float,  # the largest temperature allowed
-) -> tuple[float, str] | None:  # a temperature and the reason for it; None: look for a minimum
-    "The temperature where the loss has no minimum, and nothing can be granted"
-    if high == 0: return 1.0, "every row has equal logits, so any temperature fits"
-    if at_zero < 0: return None
-    why = "the labels' logits are no larger than average, so the best temperature is infinite"
-    return high, f"{why} and this is the bound"
+    for f, in blocks(logits):
+        best = f.double().topk(2, 1).values
+        margin += (best[:, 0] - best[:, 1]).sum().item()
+    return max(0.0, margin / n / (n + 1) - at_inf)
 
 # %% ../nbs/paper/02_temperature.ipynb #3e288941
 def search_temperature(
@@ -140,7 +110,8 @@ def search_temperature(
     extra: float,  # from `granted`
 ) -> tuple[float, str]:  # the temperature, and what to warn of
     "The temperature that minimizes the cross-entropy, by either recipe"
-    slopes_at, step = _raised(logits, labels, extra), 0.0
+    slopes_at = lambda beta: slopes(logits, labels, beta, extra)
+    step = 0.0
     if recipe == "exact": tau = 1 / newton(slopes_at, 1 / high, 1 / low)
     else: tau, step = adam_tau(lambda tau: -slopes_at(1 / tau)[0] / tau**2, low)
     n, why = len(logits), []
@@ -172,10 +143,13 @@ def fit_temperature(
     low, high = spread * 1e-4, spread * 1e4
     # the authors' steps stay theirs wherever they lead somewhere
     extra = granted(f, at_inf, spread) if recipe == "exact" or at_inf == 0 else 0.0
-    known = degenerate(at_zero, high)
-    if spread > 0 and at_inf == extra == 0:
-        known = 1.0, "the two best classes of every row tie, so nothing tells a temperature"
-    tau, why = known or search_temperature(f, y, recipe, low, high, extra)
+    if not spread: tau, why = 1.0, "every row has equal logits, so any temperature fits"
+    elif at_inf == extra == 0:
+        tau, why = 1.0, "the two best classes of every row tie, so nothing tells a temperature"
+    elif at_zero >= 0:
+        why = "the labels' logits are no larger than average, so the best temperature is"
+        tau, why = high, f"{why} infinite and this is the bound"
+    else: tau, why = search_temperature(f, y, recipe, low, high, extra)
     if why: warn(f"fit_temperature: tau = {tau:.4g}: {why}")
     return tau
 

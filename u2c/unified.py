@@ -8,7 +8,6 @@ __all__ = ['make_link', 'sigmoid', 'linear_gradient', 'mlp_gradient', 'adam', 'f
 # %% ../nbs/paper/05_unified.ipynb #36932d22
 import inspect
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -194,15 +193,6 @@ def _look_back(
     if standardized: hint = "the link or its training may not suffice"
     warn_if_apart(abstains, above, hint)
 
-# %% ../nbs/paper/05_unified.ipynb #69d92435
-def _odd_options(
-    module: nn.Module,
-) -> dict[str, Any]:
-    "The options of a module that differ from their defaults"
-    options = inspect.signature(type(module)).parameters
-    given = options_of(module)
-    return {k: v for k, v in given.items() if k in options and v != options[k].default}
-
 # %% ../nbs/paper/05_unified.ipynb #96fb21e9
 class U2C(Calibrator):
     "Unified uncertainty calibration: softmax over the tempered logits and tau_u(u(x))"
@@ -245,8 +235,9 @@ class U2C(Calibrator):
 
     def extra_repr(self) -> str:
         "The level, what was learned, the link, and what else is not the paper's"
-        shown = {"link": self.link} | _odd_options(self)
-        shown.pop("alpha", None)
+        usual = inspect.signature(type(self)).parameters
+        told = {k: v for k, v in options_of(self).items() if k in usual and k != "alpha"}
+        shown = {"link": self.link} | {k: v for k, v in told.items() if v != usual[k].default}
         return ", ".join([super().extra_repr(), *(f"{k}={v}" for k, v in shown.items())])
 
     def _load_from_state_dict(self, state_dict, prefix, *args):

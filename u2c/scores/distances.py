@@ -237,14 +237,6 @@ class KNN(Scorer):
     def _summary(self, squares: Tensor) -> Tensor:
         return squares[:, -1].clone() if self.distance == "kth" else squares.sqrt().mean(1)
 
-# %% ../../nbs/paper/03b_distances.ipynb #93c572b2
-def nearest_others(
-    bank: Tensor,  # (n, d) float32
-    k: int,  # how many neighbours, at most n - 1
-) -> Tensor:  # (n, k) squared distances, ascending
-    "Squared distances of each row to the k nearest other rows"
-    return nearest(bank, bank, k + 1)[:, 1:]
-
 # %% ../../nbs/paper/03b_distances.ipynb #others01
 def check_others(
     k: int,  # how many neighbours
@@ -264,7 +256,7 @@ def knn_held_out(
     kept = kept_rows(len(rows), scorer.subsample).to(rows.device)
     check_others(k, len(kept) - 1)
     squares = rows.new_empty(len(rows), k)
-    squares[kept] = nearest_others(rows[kept], k)
+    squares[kept] = nearest(rows[kept], rows[kept], k + 1)[:, 1:]  # the first is the row
     rest = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
     rest[kept] = False
     if rest.any(): squares[rest] = nearest(rows[rest], rows[kept], k)

@@ -6,7 +6,6 @@
 __all__ = ['MaxLogit', 'HeadScorer', 'give_head', 'ASH']
 
 # %% ../../nbs/paper/03a_head.ipynb #headimp1
-import math
 from collections.abc import Sequence
 
 import torch
@@ -40,9 +39,12 @@ def binarize(
     kept = torch.zeros_like(phi).scatter_(1, size.topk(keep, 1).indices, 1.0)
     return level * kept * (phi.sign() if by == "magnitude" else 1)
 
+# %% ../../nbs/paper/03a_head.ipynb #headtyp1
+Head = tuple[ArrayLike, ArrayLike | None] | nn.Linear  # weight (c, d) and bias (c,), or none
+
 # %% ../../nbs/paper/03a_head.ipynb #8264c017
 def check_head(
-    head: tuple[ArrayLike, ArrayLike | None] | nn.Linear,
+    head: Head,
 ) -> tuple[Tensor, Tensor]:  # weight (c, d), bias (c,)
     "The weight and the bias of a linear layer"
     if isinstance(head, nn.Linear):
@@ -58,35 +60,25 @@ def check_head(
     bias = widen(check_matrix(bias[None], "head bias"))[0]
     return weight.clone(), bias.clone().to(weight)
 
-# %% ../../nbs/paper/03a_head.ipynb #bedc350c
-def _features_for(
-    weight: Tensor | None,  # (c, d), the head's
-    va: Outputs,
-    scorer: str = "ash",  # who asks, for the error
-) -> Tensor:  # (n, d)
-    "The features of `va`, which the head must take to logits like those of `va`"
-    if weight is None:
-        expected = f"(weight, bias) of the last layer: make_scorer({scorer!r}, head=...)"
-        raise refuse("head", None, expected)
-    phi, c = need_features(va, scorer, weight.shape[1]), len(weight)
-    if c != va.n_classes:
-        raise refuse("head", f"{c} classes", f"{va.n_classes}, as the logits have")
-    return phi
-
 # %% ../../nbs/paper/03a_head.ipynb #04076fc3
 class HeadScorer(Scorer):
     "A score that asks the network's last layer"
     def __init__(
         self,
-        # the network's last layer: weight (c, d) and bias (c,)
-        head: tuple[ArrayLike, ArrayLike] | nn.Linear | None = None,
+        head: Head | None = None,  # the network's last layer: weight (c, d) and bias (c,)
         *state: str,  # names of further buffers that `_fit` sets
     ):
         super().__init__("weight", "bias", *state)
         if head is not None: self.weight, self.bias = check_head(head)
 
     def _fit(self, va: Outputs) -> None:
-        _features_for(self.weight, va, type(self).__name__.lower())
+        name = type(self).__name__.lower()
+        if self.weight is None:
+            expected = f"(weight, bias) of the last layer: make_scorer({name!r}, head=...)"
+            raise refuse("head", None, expected)
+        self._features(va)
+        if (c := len(self.weight)) != va.n_classes:
+            raise refuse("head", f"{c} classes", f"{va.n_classes}, as the logits have")
         self.weight, self.bias = self.weight.to(va.device), self.bias.to(va.device)
 
     def _features(self, x: Outputs) -> Tensor:
@@ -99,7 +91,7 @@ class HeadScorer(Scorer):
 # %% ../../nbs/paper/03a_head.ipynb #f1f94946
 def give_head(
     scorer: Scorer,  # changed in place
-    head: tuple[ArrayLike, ArrayLike] | nn.Linear,  # the network's last layer
+    head: Head,  # the network's last layer
 ) -> None:
     "Hand the last layer to those scorers that work on one"
     for part in scorer.modules():
@@ -130,8 +122,7 @@ class ASH(HeadScorer):
 
     def __init__(
         self,
-        # the network's last layer: weight (c, d) and bias (c,)
-        head: tuple[ArrayLike, ArrayLike] | nn.Linear | None = None,
+        head: Head | None = None,  # the network's last layer: weight (c, d) and bias (c,)
         percentile: float = 90,  # share of the features that is pruned
         by: str = "value",  # "value": ASH-B; "magnitude": for features of both signs
     ):
@@ -157,7 +148,7 @@ class ASH(HeadScorer):
 
 # %% ../../nbs/paper/03a_head.ipynb #af4a5b3d
 def joined_head(
-    heads: Sequence[tuple[ArrayLike, ArrayLike] | torch.nn.Linear],  # of single networks
+    heads: Sequence[Head],  # of single networks
 ) -> tuple[Tensor, Tensor]:  # weight (c, d), bias (c,)
     "From features side by side to the mean of the members' logits"
     if not len(heads): raise refuse("heads", "none", "one or more")

@@ -18,17 +18,6 @@ from ..guards import blocks, refuse, widest
 from ..held_out import plain_scores
 from .base import Scorer, claim, register_scorer
 
-# %% ../../nbs/beyond/04_members.ipynb #6c886c9f
-def joined_labels(
-    outputs: Sequence[Outputs],  # of the same rows
-) -> Tensor | None:  # (n,); None if none has labels
-    "The labels that all agree on"
-    known = [x.labels for x in outputs if x.labels is not None]
-    apart = next((y for y in known if not torch.equal(y, known[0])), None)
-    if apart is None: return known[0] if known else None
-    found = f"{int((apart != known[0]).sum())} rows that differ between members"
-    raise refuse("labels", found, "outputs of the same rows in one order")
-
 # %% ../../nbs/beyond/04_members.ipynb #42c5de39
 def join_members(
     outputs: Sequence[Outputs],  # of the same rows, by several networks
@@ -42,10 +31,16 @@ def join_members(
     if len(shapes) > 1:
         found = " and ".join(map(str, shapes))
         raise refuse("logits", f"shapes {found}", "one (n, c) for all members")
+    known = [x.labels for x in outputs if x.labels is not None]
+    for y in known:
+        if torch.equal(y, known[0]): continue
+        found = f"{int((y != known[0]).sum())} rows that differ between members"
+        raise refuse("labels", found, "outputs of the same rows in one order")
     voices = [x.logits[:, None] if x.members is None else x.members for x in outputs]
     phi = [x.features for x in outputs if x.features is not None]
     features = torch.cat(phi, 1) if len(phi) == len(outputs) else None
-    return Outputs(features, labels=joined_labels(outputs), members=torch.cat(voices, 1))
+    labels = known[0] if known else None
+    return Outputs(features, labels=labels, members=torch.cat(voices, 1))
 
 # %% ../../nbs/beyond/04_members.ipynb #8193151a
 def need_members(

@@ -11,14 +11,14 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..core import Outputs, in_domain_labels, own_copy
-from ..guards import ArrayLike, blocks, check_real, check_whole, refuse, warn, widen
+from ..guards import blocks, check_real, check_whole, refuse, warn, widen
 from ..held_out import plain_scores
 from .base import Scorer, claim, need_features, register_scorer
 from .distances import KNN, check_others, counts_copies, kept_rows, unit_rows
-from .head import ASH, HeadScorer, by_axes, of_head
+from .head import ASH, Head, HeadScorer, by_axes, of_head
 from .logits import warn_of_equal_energies
 from ..temperature import tempered_lse
 
@@ -77,8 +77,7 @@ class ReAct(HeadScorer):
 
     def __init__(
         self,
-        # the network's last layer: weight (c, d) and bias (c,)
-        head: tuple[ArrayLike, ArrayLike] | nn.Linear | None = None,
+        head: Head | None = None,  # the network's last layer: weight (c, d) and bias (c,)
         percentile: float = 90,  # of all activations of va, where features are cut
     ):
         super().__init__(head, "cut")
@@ -101,8 +100,7 @@ class DICE(HeadScorer):
 
     def __init__(
         self,
-        # the network's last layer: weight (c, d) and bias (c,)
-        head: tuple[ArrayLike, ArrayLike] | nn.Linear | None = None,
+        head: Head | None = None,  # the network's last layer: weight (c, d) and bias (c,)
         p: float = 90,  # percent of the weights that become 0
     ):
         super().__init__(head, "sparse")
@@ -213,15 +211,15 @@ class Residual(HeadScorer):
     "Length of what the principal directions leave over"
     claims = claim(scale="times the factor", shift="its origin is that of the head")
     _usual = 512  # OpenOOD's dimension
+    _learns: tuple[str, ...] = ("origin", "left")
 
     def __init__(
         self,
-        # the network's last layer: weight (c, d) and bias (c,)
-        head: tuple[ArrayLike, ArrayLike] | nn.Linear | None = None,
+        head: Head | None = None,  # the network's last layer: weight (c, d) and bias (c,)
         # principal directions; None: OpenOOD's number, or half of the features if so few
         dim: int | None = None,
     ):
-        super().__init__(head, "origin", "left")
+        super().__init__(head, *self._learns)
         self.dim = None if dim is None else check_whole(dim, "dim")
 
     def _fit(self, va: Outputs) -> None:
@@ -246,17 +244,7 @@ class Residual(HeadScorer):
 class ViM(Residual):
     "The residual in units of logits, minus the log-sum-exp of the logits"
     claims = claim(shift="its origin is that of the head")
-    _usual = 256
-
-    def __init__(
-        self,
-        # the network's last layer: weight (c, d) and bias (c,)
-        head: tuple[ArrayLike, ArrayLike] | nn.Linear | None = None,
-        # principal directions; None: OpenOOD's number, or half of the features if so few
-        dim: int | None = None,
-    ):
-        super().__init__(head, dim)
-        self.register_buffer("unit", None)
+    _usual, _learns = 256, ("origin", "left", "unit")
 
     def _fit(self, va: Outputs) -> None:
         super()._fit(va)
@@ -329,8 +317,7 @@ class FDBD(HeadScorer):
 
     def __init__(
         self,
-        # the network's last layer: weight (c, d) and bias (c,)
-        head: tuple[ArrayLike, ArrayLike] | nn.Linear | None = None,
+        head: Head | None = None,  # the network's last layer: weight (c, d) and bias (c,)
         distance_as_normalizer: bool = True,  # from the mean features of va; False: from 0
     ):
         super().__init__(head, "mean", "between")
