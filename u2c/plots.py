@@ -29,10 +29,10 @@ from matplotlib.patheffects import withStroke
 from torch import Tensor
 
 from .core import Outputs
-from .guards import ArrayLike, as_tensor, check_labels
+from .guards import ArrayLike, as_tensor, check_labels, refuse
 from .metrics import Bins, ece, reliability_bins, risk_coverage
 from .rank import RankU2C
-from .regions import Comparison, columns, compare, last_logit, regions
+from .regions import columns, compare, last_logit, regions
 from .reject import Calibrator
 from .temperature import tempered_lse
 
@@ -90,24 +90,6 @@ def view(
     far = 0.5 * (top - bottom)
     return (max(left, bottom - far), min(right, top + far)), (bottom, top)
 
-# %% ../nbs/run/03_figures.ipynb #6fdf5088
-def shade_regions(
-    ax: Axes,
-    xlim: tuple[float, float],
-    ylim: tuple[float, float],
-    theta_at: float,  # where RC's line stands
-) -> None:
-    "Colour the four regions, and draw the two rules between them"
-    left, right = (xlim[0], theta_at), (theta_at, xlim[1])
-    a, b, c, d = "#ffffff", "#cdeae0", "#f5dcea", "#e4e4e4"
-    for span, above, below in ((left, a, b), (right, c, d)):
-        x = np.linspace(*span, 200)
-        ax.fill_between(x, x.clip(*ylim), ylim[1], color=above, lw=0, zorder=0)
-        ax.fill_between(x, ylim[0], x.clip(*ylim), color=below, lw=0, zorder=0)
-    ax.plot(ylim, ylim, color=BLACK, lw=1, zorder=1)
-    ax.axvline(theta_at, color=BLACK, lw=1, ls="--", zorder=1)
-    ax.set(xlim=xlim, ylim=ylim)
-
 # %% ../nbs/run/03_figures.ipynb #f5c5a3f1
 def letter_regions(
     ax: Axes,
@@ -143,7 +125,15 @@ def plot_regions(
     t, f, outside = columns(tau_u=tau_u, max_logit=max_logit, out=out)
     outside = outside.astype(bool)
     xlim, ylim = view(t, f, theta_at)
-    shade_regions(ax, xlim, ylim, theta_at)
+    left, right = (xlim[0], theta_at), (theta_at, xlim[1])
+    a, b, c, d = "#ffffff", "#cdeae0", "#f5dcea", "#e4e4e4"
+    for span, above, below in ((left, a, b), (right, c, d)):
+        x = np.linspace(*span, 200)
+        ax.fill_between(x, x.clip(*ylim), ylim[1], color=above, lw=0, zorder=0)
+        ax.fill_between(x, ylim[0], x.clip(*ylim), color=below, lw=0, zorder=0)
+    ax.plot(ylim, ylim, color=BLACK, lw=1, zorder=1)
+    ax.axvline(theta_at, color=BLACK, lw=1, ls="--", zorder=1)
+    ax.set(xlim=xlim, ylim=ylim)
     dots: list[Artist] = []
     shares: dict[str, dict[str, float]] = {}
     groups = ((BLUE, ~outside, "in-domain"), (VERMILLION, outside, "out-of-domain"))
@@ -165,7 +155,7 @@ def pick_examples(
     apart: float = 0.86,  # least distance of two rows, to the right or upwards, in cells
 ) -> np.ndarray:  # rows, at most one a cell
     "Rows spread over the unit square"
-    if cells < 2: raise ValueError(f"cells: found {cells}, expected 2 or more")
+    if cells < 2: raise refuse("cells", cells, "2 or more")
     both = np.stack(columns(epistemic=epistemic, aleatoric=aleatoric), 1)
     at = both.astype(float) * (cells - 1)
     cell = np.floor(at + 0.5)
@@ -175,22 +165,6 @@ def pick_examples(
         same = (cell[taken] == cell[row]).all(1)
         if not near.any() and not same.any(): taken.append(int(row))
     return np.array(taken)
-
-# %% ../nbs/run/03_figures.ipynb #f44a343f
-def frame_examples(
-    ax: Axes,
-    n_classes: int | None = None,  # c; the lower boundary needs it
-    margin: float = 0.07,  # room around the unit square, for images on its edge
-) -> None:
-    "The triangle in which rows can lie"
-    floor = 0.0 if n_classes is None else 1 / n_classes
-    ax.fill_between([0, 1], [floor, 0], [1, 0], color="0.93", lw=0, zorder=0)
-    ax.plot([0, 1], [1, 0], color="0.45", lw=1, ls="--", zorder=1)
-    ends, ticks = (-margin, 1 + margin), (0, 0.5, 1)
-    ax.set(xlim=ends, ylim=ends, xticks=ticks, yticks=ticks)
-    ax.set_aspect("equal")
-    xlabel = r"epistemic: $P(\mathrm{abstain} \mid x)$"
-    dress(ax, xlabel, r"largest class probability, $\pi_f(x)$")
 
 # %% ../nbs/run/03_figures.ipynb #762b2a3c
 def check_images(
@@ -202,7 +176,7 @@ def check_images(
     pixels = as_tensor(images, name).cpu().numpy()
     if pixels.ndim not in (3, 4) or len(pixels) != n:
         expected = f"({n}, h, w) or ({n}, h, w, 3)"
-        raise ValueError(f"{name}: found shape {pixels.shape}, expected {expected}")
+        raise refuse(name, f"shape {pixels.shape}", expected)
     return pixels
 
 # %% ../nbs/run/03_figures.ipynb #0b2f6016
@@ -225,7 +199,15 @@ def plot_examples(
         ax.imshow(pixels[row], cmap="gray_r", vmin=0, vmax=1, extent=extent, zorder=2)
         border = look(0 if right[row] else 1) | dict(fill=False, lw=1.4, zorder=3)
         ax.add_patch(Rectangle((x - half, y - half), 2 * half, 2 * half, **border))
-    frame_examples(ax, n_classes, margin=1.6 * half)
+    # the triangle in which rows can lie, with room for images on its edge
+    floor, room = 0.0 if n_classes is None else 1 / n_classes, 1.6 * half
+    ax.fill_between([0, 1], [floor, 0], [1, 0], color="0.93", lw=0, zorder=0)
+    ax.plot([0, 1], [1, 0], color="0.45", lw=1, ls="--", zorder=1)
+    ends, ticks = (-room, 1 + room), (0, 0.5, 1)
+    ax.set(xlim=ends, ylim=ends, xticks=ticks, yticks=ticks)
+    ax.set_aspect("equal")
+    xlabel = r"epistemic: $P(\mathrm{abstain} \mid x)$"
+    dress(ax, xlabel, r"largest class probability, $\pi_f(x)$")
     return rows
 
 # %% ../nbs/run/03_figures.ipynb #4a76373b
@@ -238,27 +220,6 @@ def name_borders(
         return Line2D([], [], color=look(i)["color"], label=label, **style)
     handles = [square(0, "right"), square(1, "wrong")]
     ax.legend(handles=handles, loc="upper right", frameon=False, fontsize=8, handletextpad=0.2)
-
-# %% ../nbs/run/03_figures.ipynb #cdc76291
-def _panel_a(
-    ax: Axes,
-    rc: Calibrator,
-    u2c: Calibrator,
-    inside: Comparison,  # of the two, in domain
-    outside: Comparison,  # out of domain
-) -> None:
-    "The regions, with a legend above them"
-    both = (inside, outside)
-    t, f = torch.cat([p.tau_u for p in both]), torch.cat([p.logits.amax(1) for p in both])
-    rejects = torch.cat([p.rejects for p in both])
-    theta_at = last_logit(u2c, rc.theta[None]).item()
-    dots = plot_regions(ax, t, f, rejects, theta_at, torch.arange(len(t)) >= len(inside.tau_u))
-    if isinstance(u2c, RankU2C):
-        dress(ax, "log-odds of abstaining", "log of the largest class probability")
-    ax.set_box_aspect(1)
-    place: dict[str, Any] = dict(loc="lower right", bbox_to_anchor=(1.03, 0.985), ncols=2)
-    gaps: dict[str, Any] = dict(handletextpad=0, columnspacing=0.6, borderaxespad=0)
-    ax.legend(handles=dots, frameon=False, fontsize=8, markerscale=1.6, **place, **gaps)
 
 # %% ../nbs/run/03_figures.ipynb #dfa74d35
 def figure_1(
@@ -278,7 +239,16 @@ def figure_1(
     probs = [p.u2c.exp() for p in parts]
     correct = [p.argmax(1) == check_labels(x.labels, len(x), c) for x, p in zip(both, probs)]
     fig, axs = plt.subplots(1, 3, figsize=(8.8, 3.1), layout="constrained")
-    _panel_a(axs[0], rc, u2c, *parts)
+    t, f = torch.cat([p.tau_u for p in parts]), torch.cat([p.logits.amax(1) for p in parts])
+    rejects, theta_at = torch.cat([p.rejects for p in parts]), last_logit(u2c, rc.theta[None])
+    outside = torch.arange(len(t)) >= len(in_domain)
+    dots = plot_regions(axs[0], t, f, rejects, theta_at.item(), outside)
+    if isinstance(u2c, RankU2C):
+        dress(axs[0], "log-odds of abstaining", "log of the largest class probability")
+    axs[0].set_box_aspect(1)
+    place: dict[str, Any] = dict(loc="lower right", bbox_to_anchor=(1.03, 0.985), ncols=2)
+    gaps: dict[str, Any] = dict(handletextpad=0, columnspacing=0.6, borderaxespad=0)
+    axs[0].legend(handles=dots, frameon=False, fontsize=8, markerscale=1.6, **place, **gaps)
     for ax, image, p, right in zip(axs[1:], pixels, probs, correct):
         plot_examples(ax, image, p[:, -1], p[:, :-1].amax(1), right, n_classes=c)
         name_borders(ax)
@@ -388,39 +358,21 @@ def plot_scores(
     dress(ax, "$u$", "density")
     return outlines
 
-# %% ../nbs/run/03_figures.ipynb #0c09770a
-def doubt(
-    m: Calibrator,  # fitted
-    x: Outputs,  # labelled
-) -> tuple[Tensor, Tensor]:  # (n,) one minus the largest probability; (n,) 1.0 if wrong
-    "Uncertainty and loss of each row"
-    top, prediction = m.predict_log_proba(x).max(1)
-    y = check_labels(x.labels, len(x), x.n_classes).to(top.device)
-    # 1 - p, without rounding p to 1
-    return -torch.expm1(top.double()), (prediction != y).double()
-
 # %% ../nbs/run/03_figures.ipynb #774723a9
 def curves_of(
     methods: Mapping[str, Calibrator],  # fitted
     data: Mapping[str, Outputs],  # labelled
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:  # what `plot_risk_coverage` takes
     "Risk over coverage, over all datasets together"
-    curves = {}
-    for name, m in methods.items():
-        u, loss = (torch.cat(parts) for parts in zip(*(doubt(m, x) for x in data.values())))
-        curves[name] = risk_coverage(u, loss)
-    return curves
-
-# %% ../nbs/run/03_figures.ipynb #f525fac9
-def link_grid(
-    u2c: Calibrator,  # U2C or RankU2C, fitted
-    u: Tensor,  # (n,) scores that it should span
-    points: int = 300,
-) -> tuple[Tensor, Tensor]:  # (points,) scores, and tau_u of them
-    "The learned tau_u, or the log-odds by ranks, over the bulk of `u`"
-    low, high = np.quantile(u.double().cpu(), [0.005, 0.995])
-    grid = torch.linspace(low, high, points).to(u2c.theta)
-    return grid, last_logit(u2c, grid)
+    def curve(m: Calibrator) -> tuple[np.ndarray, np.ndarray]:
+        u, loss = [], []
+        for x in data.values():
+            top, prediction = m.predict_log_proba(x).max(1)
+            y = check_labels(x.labels, len(x), x.n_classes).to(top.device)
+            u.append(-torch.expm1(top.double()))  # 1 - p, without rounding p to 1
+            loss.append((prediction != y).double())
+        return risk_coverage(torch.cat(u), torch.cat(loss))
+    return {name: curve(m) for name, m in methods.items()}
 
 # %% ../nbs/run/03_figures.ipynb #678aa0fd
 def _diagrams(
@@ -447,12 +399,14 @@ def _link_of(
     data: Mapping[str, Outputs],
 ) -> None:
     "The learned tau_u beside rows' log-sum-exps; by ranks, where these cancel, the odds"
-    grid, theta = link_grid(u2c, u), u2c.theta.item()
+    low, high = np.quantile(u.double().cpu(), [0.005, 0.995])
+    at, theta = torch.linspace(low, high, 300).to(u2c.theta), u2c.theta.item()
+    link = at, last_logit(u2c, at)
     if isinstance(u2c, RankU2C):
-        plot_link(ax, *grid, theta)
+        plot_link(ax, *link, theta)
         return dress(ax, "$u$", "log-odds of abstaining")
     lse = torch.cat([tempered_lse(x.logits, u2c.tau) for x in data.values()])
-    plot_link(ax, *grid, theta, (u, lse))
+    plot_link(ax, *link, theta, (u, lse))
     place: dict[str, Any] = dict(loc="lower left", bbox_to_anchor=(-0.02, 0.98), ncols=2)
     gaps: dict[str, Any] = dict(columnspacing=1, borderaxespad=0, markerscale=2.5)
     ax.legend(frameon=False, fontsize=8, **place, **gaps)
@@ -464,7 +418,7 @@ def figure_calibration(
     data: Mapping[str, Outputs],  # name -> labelled outputs
 ) -> Figure:
     "Reliability of RC beside U2C for each dataset; below: the link, risk and coverage, scores"
-    if not data: raise ValueError("data: found no dataset, expected 1 or more")
+    if not data: raise refuse("data", "no dataset", "1 or more")
     name = "RankU2C" if isinstance(u2c, RankU2C) else "U2C"
     methods, pairs = {"RC": rc, name: u2c}, -(-len(data) // 2)
     curves = curves_of(methods, data)

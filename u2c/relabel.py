@@ -25,19 +25,6 @@ def confident_mistakes(
     top, prediction = (widen(va.logits) / tau).softmax(1).max(1)
     return (prediction != in_domain_labels(va)) & (top >= confident)
 
-# %% ../nbs/beyond/07_relabel.ipynb #21995411
-def _warn_of_blindness(
-    abstains: Tensor,  # (n,) True where it abstains
-    above: Tensor,  # (n,) True where u > theta
-    standardized: bool,
-) -> None:
-    "Warn when most rows above theta are answered"
-    total, caught = int(above.sum()), int((abstains & above).sum())
-    if caught >= 0.25 * total: return
-    found = f"of the {total} rows of va with u > theta it abstains on {caught}"
-    advice = "" if standardized else "; its units may not suit the recipe: standardize=True"
-    warn(f"RelabelU2C: {found}{advice}")
-
 # %% ../nbs/beyond/07_relabel.ipynb #c2bdf4c3
 class RelabelU2C(U2C):
     "U2C that learns to abstain from its confident mistakes on va, too"
@@ -76,6 +63,10 @@ class RelabelU2C(U2C):
             u[rows], lse[rows], (above | mistakes)[rows], self.link, self.hidden, self.seed,
             self.steps, self.lr, self.weight_decay, self.standardize)
         z = tau_u(u.double()[:, None])[:, 0]
-        _warn_of_blindness(
-            z > widen(va.logits.amax(1)).double() / tau, above, self.standardize)
+        abstains = z > widen(va.logits.amax(1)).double() / tau
+        total, caught = int(above.sum()), int((abstains & above).sum())
+        if caught < 0.25 * total:  # most rows above theta are answered
+            advice = "; its units may not suit the recipe: standardize=True"
+            found = f"of the {total} rows of va with u > theta it abstains on {caught}"
+            warn(f"RelabelU2C: {found}{'' if self.standardize else advice}")
         self.tau_u = tau_u

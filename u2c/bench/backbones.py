@@ -512,28 +512,19 @@ def fetching(
         raise refuse("name", found, expected, OSError) from e
 
 # %% ../../nbs/bench/00_backbones.ipynb #93946ac0
-def build_torchvision(
-    name: str,  # one of `torchvision_models`
+def build(
+    name: str,  # as for `load_pretrained`
     download: bool,  # the weights too; else they are random
 ) -> tuple[nn.Module, Transform]:
-    "A classifier of torchvision and its transform"
-    from torchvision.models import get_model, get_weight  # type: ignore[import-untyped]
-    weights, model = get_weight(torchvision_models[name]), name.removesuffix(".v2")
-    with fetching(name): net = get_model(model, weights=weights if download else None)
-    return net, weights.transforms()
-
-# %% ../../nbs/bench/00_backbones.ipynb #cf1b5d38
-def build_timm(
-    name: str,  # `timm/` and a name that timm knows
-    download: bool,  # the weights too; else they are random
-) -> tuple[nn.Module, Transform]:
-    "A classifier of timm and its transform"
+    "A classifier of torchvision or of timm, and its transform"
+    if name in torchvision_models:
+        from torchvision.models import get_model, get_weight  # type: ignore[import-untyped]
+        weights, model = get_weight(torchvision_models[name]), name.removesuffix(".v2")
+        return get_model(model, weights=weights if download else None), weights.transforms()
     import timm
     from timm.data import create_transform, resolve_model_data_config
-    model = name.removeprefix("timm/")
-    if not timm.is_model(model):
-        raise refuse("name", repr(name), "timm/ and one of timm.list_models()")
-    with fetching(name): net = timm.create_model(model, pretrained=download)
+    model = f"tf_{name}" if name in lite_models else name.removeprefix("timm/")
+    net = timm.create_model(model, pretrained=download)
     return net, create_transform(**resolve_model_data_config(net), is_training=False)
 
 # %% ../../nbs/bench/00_backbones.ipynb #5d1be0f2
@@ -575,9 +566,7 @@ def load_pretrained(
     from torchvision.transforms import Compose  # type: ignore[import-untyped]
     from torchvision.transforms.v2 import RGB  # type: ignore[import-untyped]
     weights, lite = find_weights(name, weights), name in lite_models
-    build = build_torchvision if name in torchvision_models else build_timm
-    model = f"timm/tf_{name}" if lite else name
-    with seeded(0): net, transform = build(model, weights is None)
+    with seeded(0), fetching(name): net, transform = build(name, weights is None)
     if weights is not None:
         state = read_state(weights)
         renamed = lite and state.keys() != net.state_dict().keys()

@@ -152,28 +152,6 @@ def load_list(
     found = f"neither {file} nor val_imagenet.txt and test_imagenet.txt"
     raise refuse("list", found, f"one of the two in {lists}", FileNotFoundError)
 
-# %% ../../nbs/bench/03_imagenet.ipynb #ca7e1d5b
-def check_dataset(
-    name: str,
-    data: Path,
-    lists: Path | None = None,
-    read: bool = False,  # decode every image, too
-) -> dict[str, object]:  # one row of `check_datasets`
-    "What is there of one data set"
-    counts = ("expected", "found", "missing", "unreadable")
-    row: dict[str, object] = {"dataset": name} | dict.fromkeys(counts)
-    try: images = load_list(name, data, lists)
-    except (ValueError, OSError) as e: return row | dict(problem=str(e))
-    n, missing = len(images.names), [x for x in images.names if not (data / x).is_file()]
-    gone = {*missing}
-    there = [x for x in images.names if read and x not in gone]
-    bar = tqdm(there, unit=" images", leave=False, disable=not read)
-    bad = {x: why for x in bar if isinstance(why := tried(read_image, data / x), str)}
-    examples = missing + [f"{x} ({error.split(':')[0]})" for x, error in bad.items()]
-    row |= dict(expected=n, found=n - len(missing), missing=len(missing))
-    row["unreadable"] = len(bad) if read else None
-    return row | dict(problem=f"such as {', '.join(examples[:2])}" if examples else "")
-
 # %% ../../nbs/bench/03_imagenet.ipynb #ec5bb66f
 def check_datasets(
     data: Path,
@@ -181,9 +159,21 @@ def check_datasets(
     read: bool = False,  # decode every image, too
 ) -> pd.DataFrame:  # a row for each data set: expected, found, missing, unreadable, problem
     "What is there of all data sets"
-    table = pd.DataFrame([check_dataset(name, data, lists, read) for name in IMAGENET])
     counts = ("expected", "found", "missing", "unreadable")
-    return table.astype(dict.fromkeys(counts, "Int64"))
+    def row(name: str) -> dict[str, object]:
+        found: dict[str, object] = {"dataset": name} | dict.fromkeys(counts)
+        try: images = load_list(name, data, lists)
+        except (ValueError, OSError) as e: return found | dict(problem=str(e))
+        n, missing = len(images.names), [x for x in images.names if not (data / x).is_file()]
+        gone = {*missing}
+        there = [x for x in images.names if read and x not in gone]
+        bar = tqdm(there, unit=" images", leave=False, disable=not read)
+        bad = {x: why for x in bar if isinstance(why := tried(read_image, data / x), str)}
+        examples = missing + [f"{x} ({error.split(':')[0]})" for x, error in bad.items()]
+        found |= dict(expected=n, found=n - len(missing), missing=len(missing))
+        found["unreadable"] = len(bad) if read else None
+        return found | dict(problem=f"such as {', '.join(examples[:2])}" if examples else "")
+    return pd.DataFrame(map(row, IMAGENET)).astype(dict.fromkeys(counts, "Int64"))
 
 # %% ../../nbs/bench/03_imagenet.ipynb #d029afcf
 def main() -> None:

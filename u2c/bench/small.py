@@ -152,11 +152,6 @@ def _coarse(
     "An image with less detail"
     return resize(resize(x, (side, side), anti_aliasing=True), (28, 28), order=order)
 
-# %% ../../nbs/bench/02_small.ipynb #8da7a8a7
-def either(rng: np.random.Generator) -> int:
-    "-1 or 1"
-    return int(rng.choice([-1, 1]))
-
 # %% ../../nbs/bench/02_small.ipynb #ff803fcb
 # (image, strength, rng) -> image, and five strengths
 corruptions: dict[str, tuple[Callable[..., np.ndarray], tuple[float, ...]]] = {
@@ -172,13 +167,13 @@ corruptions: dict[str, tuple[Callable[..., np.ndarray], tuple[float, ...]]] = {
         (3, 5, 7, 9, 11)),
     "contrast": (lambda x, s, rng: (x - .5) * s + .5, (.7, .5, .4, .3, .2)),
     "brightness": (lambda x, s, rng: x + s, (.1, .2, .3, .4, .5)),
-    "rotation": (lambda x, s, rng: _turned(x, either(rng) * s), (8, 15, 22, 30, 40)),
+    "rotation": (lambda x, s, rng: _turned(x, rng.choice([-1, 1]) * s), (8, 15, 22, 30, 40)),
     "shear": (
-        lambda x, s, rng: affine(x, np.array([[1, 0], [either(rng) * s, 1]])),
+        lambda x, s, rng: affine(x, np.array([[1, 0], [rng.choice([-1, 1]) * s, 1]])),
         (.10, .20, .30, .40, .55)),
     "scale": (lambda x, s, rng: affine(x, np.eye(2) / s), (.9, .8, .7, .6, .5)),
     "translation": (
-        lambda x, s, rng: ndimage.shift(x, (either(rng) * s, either(rng) * s), order=1),
+        lambda x, s, rng: ndimage.shift(x, rng.choice([-1, 1], 2) * s, order=1),
         (1, 2, 3, 4, 5)),
     "pixelation": (lambda x, s, rng: _coarse(x, int(s), order=0), (20, 16, 13, 10, 8)),
     "occlusion": (lambda x, s, rng: occluded(x, int(s), rng), (4, 6, 8, 10, 12)),
@@ -304,11 +299,11 @@ def fashion_files() -> Path:
               "~/.cache/torchvision/FashionMNIST/raw"]
     for folder in (Path(place).expanduser() for place in places if place):
         if (folder / "train-images-idx3-ubyte.gz").exists(): return folder
-    raise FileNotFoundError(
-        "Fashion-MNIST: found no train-images-idx3-ubyte.gz; "
-        "install Debian's dataset-fashion-mnist, or run "
-        "torchvision.datasets.FashionMNIST('~/.cache/torchvision', download=True), or "
-        "name the folder in the environment variable FASHION_MNIST")
+    download = "torchvision.datasets.FashionMNIST('~/.cache/torchvision', download=True)"
+    expected = f"it, by Debian's dataset-fashion-mnist, by {download}, or in a folder"
+    expected += " named by the environment variable FASHION_MNIST"
+    found = "no train-images-idx3-ubyte.gz"
+    raise refuse("Fashion-MNIST", found, expected, FileNotFoundError)
 
 # %% ../../nbs/bench/02_small.ipynb #6ba72f55
 def read_idx(

@@ -71,20 +71,6 @@ def _to_nearest(
     square = z.square().sum(0) + centers.square().sum(0)[:, None] - 2 * centers.T @ z
     return square.amin(0).clamp_min(0)
 
-# %% ../../nbs/paper/03b_distances.ipynb #e990aacb
-def _warn_of_gaps(
-    n: int,  # rows
-    d: int,  # features
-    c: int,  # classes
-    seen: int,  # classes that have rows
-) -> None:
-    "Warn of too few rows for a covariance, and of classes without any"
-    if n <= d:
-        follows = "scores of new rows will be far larger than these rows' own"
-        warn(f"mahalanobis: {n} rows cannot fill a covariance of {d} features; {follows}")
-    if seen < c:
-        warn(f"mahalanobis: {c - seen} of {c} classes have no rows here and get no Gaussian")
-
 # %% ../../nbs/paper/03b_distances.ipynb #d16441c8
 @register_scorer
 class Mahalanobis(Scorer):
@@ -109,7 +95,12 @@ class Mahalanobis(Scorer):
         phi, y = need_features(va, "mahalanobis"), in_domain_labels(va)
         n, d = phi.shape
         mean, centers, within, total = class_gaussians(phi, y, va.n_classes)
-        _warn_of_gaps(n, 0 if self.diagonal else d, va.n_classes, len(centers))
+        if n <= d and not self.diagonal:
+            follows = "scores of new rows will be far larger than these rows' own"
+            warn(f"mahalanobis: {n} rows cannot fill a covariance of {d} features; {follows}")
+        if gaps := va.n_classes - len(centers):
+            found = f"{gaps} of {va.n_classes} classes have no rows here and get no Gaussian"
+            warn(f"mahalanobis: {found}")
         if self.diagonal: within, total = (m.diagonal().diag() for m in (within, total))
         scale = total.trace().item()
         chol, chol_0 = (ridge_cholesky(m, self.ridge, scale) for m in (within, total))

@@ -291,23 +291,16 @@ class NNGuide(KNN):
         near = [(p @ self.bank.T).topk(self.k, 1).values.mean(1) for p in phi.split(rows)]
         return -torch.cat(near) * tempered_lse(x.logits)
 
-    def _held_out(self, va: Outputs, tau: float) -> Tensor: return nnguide_held_out(self, va)
-
-# %% ../../nbs/beyond/03_more_scores.ipynb #nnhold02
-def nnguide_held_out(
-    scorer: NNGuide,
-    va: Outputs,  # in-domain validation data
-) -> Tensor:  # (n,)
-    "The score of each row by an NNGuide of all others"
-    bank, k = own_copy(scorer).fit(va).bank, scorer.k
-    check_others(k, len(bank) - 1)
-    rows, found = unit_rows(need_features(va, "nnguide")), []
-    kept = kept_rows(len(rows), scorer.subsample).to(rows.device)
-    numbers = torch.arange(len(rows), device=rows.device)
-    for own in numbers.split(max(1, 2**24 // len(bank))):
-        like = rows[own] @ bank.T
-        found.append(like.masked_fill_(own[:, None] == kept, -math.inf).topk(k, 1).values)
-    return -torch.cat(found).mean(1) * tempered_lse(va.logits)
+    def _held_out(self, va: Outputs, tau: float) -> Tensor:  # struck out: each row itself
+        bank = own_copy(self).fit(va).bank
+        check_others(self.k, len(bank) - 1)
+        rows, found = unit_rows(need_features(va, "nnguide")), []
+        kept = kept_rows(len(rows), self.subsample).to(rows.device)
+        numbers = torch.arange(len(rows), device=rows.device)
+        for own in numbers.split(max(1, 2**24 // len(bank))):
+            like = (rows[own] @ bank.T).masked_fill_(own[:, None] == kept, -math.inf)
+            found.append(like.topk(self.k, 1).values)
+        return -torch.cat(found).mean(1) * tempered_lse(va.logits)
 
 # %% ../../nbs/beyond/03_more_scores.ipynb #f63d6c92
 @register_scorer
