@@ -36,20 +36,6 @@ def fit_threshold(
         warn(f"fit_threshold: ties at theta = {theta:.4g}: {found}")
     return theta
 
-# %% ../nbs/paper/04_reject.ipynb #99a85abb
-def _check_settings(
-    alpha: float,
-    temperature: str | float,
-    scores: str,
-) -> None:
-    "Raise unless `alpha` is a share, `temperature` a text or positive, `scores` known"
-    if scores not in ("in-sample", "held-out"):
-        raise refuse("scores", repr(scores), "'in-sample' or 'held-out'")
-    if not 0 < alpha < 1: raise refuse("alpha", alpha, "0 < alpha < 1")
-    if isinstance(temperature, str): return
-    if isinstance(temperature, int | float | np.number) and 0 < temperature < math.inf: return
-    raise refuse("temperature", temperature, "a positive number")
-
 # %% ../nbs/paper/04_reject.ipynb #90ec75f2
 def tau_for(
     va: Outputs,  # in-domain validation data
@@ -104,7 +90,12 @@ class Calibrator(Answering):
         scores: str = "in-sample",  # how `fit` scores va: so (the paper's), or "held-out"
     ):
         super().__init__("tau", "theta", "n_classes")
-        _check_settings(alpha, temperature, scores)
+        if scores not in ("in-sample", "held-out"):
+            raise refuse("scores", repr(scores), "'in-sample' or 'held-out'")
+        if not 0 < alpha < 1: raise refuse("alpha", alpha, "0 < alpha < 1")
+        number = isinstance(temperature, int | float | np.number)
+        if not isinstance(temperature, str) and not (number and 0 < temperature < math.inf):
+            raise refuse("temperature", temperature, "a positive number")
         self.scorer = as_scorer(scorer)
         self.alpha, self.temperature, self.scores = alpha, temperature, scores
         self.va_scores: Tensor | None = None  # what `fit` computed; in no state

@@ -213,30 +213,21 @@ class DetectorScorer(Scorer):
         "The class of the detector"
         return f"{type(self.detector).__name__}, refit={self.refit}"
 
-# %% ../../nbs/paper/03_scorers.ipynb #6b5a6f06
-def wrapped(
-    given: Any,  # a function (Outputs) -> (n,), or a detector
-    **options: Any,  # of the class that it becomes a part of
-) -> Scorer:  # not fitted yet
-    "A function or a detector as a scorer"
-    if reads(given) and not isinstance(given, type): return DetectorScorer(given, **options)
-    takes_images = hasattr(given, "predict")  # a detector, but none of logits or features
-    if callable(given) and not isinstance(given, type | Scorer) and not takes_images:
-        return FunctionScorer(given, **options)
-    found = type(given).__name__
-    if isinstance(given, type): found = f"the class {given.__name__}"
-    raise refuse("name", found, "a name, a function of Outputs, or a detector", TypeError)
-
 # %% ../../nbs/paper/03_scorers.ipynb #661d6e76
 def make_scorer(
     name: str | Callable[..., Any],  # of `list_scorers()`; or (Outputs) -> (n,), or a detector
     **options: Any,  # what its class takes
 ) -> Scorer:  # not fitted yet
     "A scorer by its name, or from a function or a detector"
-    if not isinstance(name, str): return wrapped(name, **options)
-    if name not in (names := list_scorers()):
-        raise refuse("name", repr(name), f"one of {', '.join(names)}")
-    return scorers[name](**options)
+    if isinstance(name, str):
+        if name in scorers: return scorers[name](**options)
+        raise refuse("name", repr(name), f"one of {', '.join(list_scorers())}")
+    if reads(name) and not isinstance(name, type): return DetectorScorer(name, **options)
+    takes_images = hasattr(name, "predict")  # a detector, but none of logits or features
+    if callable(name) and not isinstance(name, type | Scorer) and not takes_images:
+        return FunctionScorer(name, **options)
+    found = f"the class {name.__name__}" if isinstance(name, type) else type(name).__name__
+    raise refuse("name", found, "a name, a function of Outputs, or a detector", TypeError)
 
 # %% ../../nbs/paper/03_scorers.ipynb #asscor01
 def as_scorer(

@@ -98,17 +98,6 @@ def give_head(
         if isinstance(part, Scorer) and {"weight", "bias"} <= part._buffers.keys():
             part.weight, part.bias = check_head(head)
 
-# %% ../../nbs/paper/03a_head.ipynb #07448d88
-def _warn_of_signs(
-    phi: Tensor,  # (n, d) features
-    scorer: str = "ash",  # who asks
-) -> None:
-    "Warn where features are negative, which ASH-B and ASH-S do not expect"
-    below = (phi < 0).double().mean().item()
-    if not below: return
-    found = f"{below:.0%} of the features are negative where {scorer} expects a ReLU's"
-    warn(f"{scorer}: {found}; u may be all but constant, see by='magnitude'")
-
 # %% ../../nbs/paper/03a_head.ipynb #ashclaim
 by_axes = "it treats features one by one, in the axes that there are"
 of_head = "it applies the head to other features than those of the row"
@@ -137,7 +126,12 @@ class ASH(HeadScorer):
 
     def _fit(self, va: Outputs) -> None:
         super()._fit(va)
-        if self.by == "value": _warn_of_signs(self._features(va), type(self).__name__.lower())
+        if self.by == "magnitude": return
+        below = (self._features(va) < 0).double().mean().item()
+        if not below: return
+        name = type(self).__name__.lower()
+        found = f"{below:.0%} of the features are negative where {name} expects a ReLU's"
+        warn(f"{name}: {found}; u may be all but constant, see by='magnitude'")
 
     def _score(self, x: Outputs) -> Tensor:
         phi = self._features(x)
