@@ -210,17 +210,6 @@ def plot_examples(
     dress(ax, xlabel, r"largest class probability, $\pi_f(x)$")
     return rows
 
-# %% ../nbs/run/03_figures.ipynb #4a76373b
-def name_borders(
-    ax: Axes,
-) -> None:
-    "A legend for `plot_examples`, in the corner that the triangle leaves free"
-    def square(i: int, label: str) -> Line2D:
-        style: dict[str, Any] = dict(marker="s", ms=7, mfc="none", mew=1.4, ls="none")
-        return Line2D([], [], color=look(i)["color"], label=label, **style)
-    handles = [square(0, "right"), square(1, "wrong")]
-    ax.legend(handles=handles, loc="upper right", frameon=False, fontsize=8, handletextpad=0.2)
-
 # %% ../nbs/run/03_figures.ipynb #dfa74d35
 def figure_1(
     rc: Calibrator,  # reject-or-classify, fitted
@@ -249,9 +238,12 @@ def figure_1(
     place: dict[str, Any] = dict(loc="lower right", bbox_to_anchor=(1.03, 0.985), ncols=2)
     gaps: dict[str, Any] = dict(handletextpad=0, columnspacing=0.6, borderaxespad=0)
     axs[0].legend(handles=dots, frameon=False, fontsize=8, markerscale=1.6, **place, **gaps)
+    square: dict[str, Any] = dict(marker="s", ms=7, mfc="none", mew=1.4, ls="none")
+    named = ((BLUE, "right"), (VERMILLION, "wrong"))
+    borders = [Line2D([], [], color=color, label=name, **square) for color, name in named]
     for ax, image, p, right in zip(axs[1:], pixels, probs, correct):
         plot_examples(ax, image, p[:, -1], p[:, :-1].amax(1), right, n_classes=c)
-        name_borders(ax)
+        ax.legend(handles=borders, loc="upper right", frameon=False, fontsize=8, handletextpad=.2)
     for ax, title in zip(axs, ("(a)", "(b) in-domain", "(c) out-of-domain")):
         ax.set_title(title, fontsize=9, loc="left")
     return fig
