@@ -300,8 +300,8 @@ def fashion_files() -> Path:
     for folder in (Path(place).expanduser() for place in places if place):
         if (folder / "train-images-idx3-ubyte.gz").exists(): return folder
     download = "torchvision.datasets.FashionMNIST('~/.cache/torchvision', download=True)"
-    expected = f"it, by Debian's dataset-fashion-mnist, by {download}, or in a folder"
-    expected += " named by the environment variable FASHION_MNIST"
+    expected = f"it: install Debian's dataset-fashion-mnist, or run {download}, or name"
+    expected += " the folder in the environment variable FASHION_MNIST"
     found = "no train-images-idx3-ubyte.gz"
     raise refuse("Fashion-MNIST", found, expected, FileNotFoundError)
 
