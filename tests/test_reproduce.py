@@ -19,7 +19,7 @@ import torch
 from u2c.bench.imagenet import example_tree
 from u2c.run import reproduce
 from u2c.run.experiment import Config, code_hash, read_records
-from u2c.run.reproduce import first_error
+from u2c.run.jobs import first_error
 
 root = Path(__file__).parent.parent
 SMALL = {"limit": 60, "epochs": 1, "scorers": "maxlogit"}  # one score: what is tested here is not what it is worth

@@ -12,8 +12,9 @@ from u2c.bench.features import load_tensors
 from u2c.bench.small import load_benchmark
 from u2c.run.experiment import Config, evaluate, pooled, read_records, resample_weights, run
 from u2c.run.experiment import standard_error
-from u2c.run.reproduce import collect, job_folder, published_records
-from u2c.run.tables import critical, joint_error, record_cells, verdict
+from u2c.run.jobs import job_folder
+from u2c.run.reproduce import collect, published_records
+from u2c.run.verdicts import critical, joint_error, record_cells, verdict
 
 SMALL = Config(limit=60, epochs=1, resamples=20, scorers=["knn"])
 PHOTOS = (78, 91, 62, 24, 43, 99, 115, 12)  # tiles of each photograph of the benchmark
