@@ -154,11 +154,6 @@ def run_job(config: Config, out: Path, stop: Event) -> None:
         found = "its records are of other code, data or versions than are here now"
         raise NotebookFailed(f"it ran, but {found} (see {folder})")
 
-# %% ../../nbs/run/04_jobs.ipynb #prgsfn01
-def progress_text(done: int, running: int, failed: int) -> str:
-    "What stands behind a bar, which shows the time left itself"
-    return f"{done} done, {running} running, {failed} failed"
-
 # %% ../../nbs/run/04_jobs.ipynb #16c9f3d8
 def side_by_side(
     tasks: Mapping[str, Callable[[Event], None]],  # by name; each ends when the event is set
@@ -174,18 +169,14 @@ def side_by_side(
             for n, future in enumerate(as_completed(names), 1):
                 name, error = names[future], future.exception()
                 if error: failures[name] = str(error) or type(error).__name__
-                running = sum(f.running() for f in names)
-                bar.set_postfix_str(progress_text(n - len(failures), running, len(failures)))
+                running, failed = sum(f.running() for f in names), len(failures)
+                bar.set_postfix_str(f"{n - failed} done, {running} running, {failed} failed")
                 bar.update()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)  # what has not begun never will
             stop.set()
             raise
     return failures
-
-# %% ../../nbs/run/04_jobs.ipynb #exectyp1
-# runs tasks, some at a time, and says what went wrong
-Executor = Callable[[Mapping[str, Callable[[Event], None]], int, str], dict[str, str]]
 
 # %% ../../nbs/run/04_jobs.ipynb #d20f9b68
 @contextmanager

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['collect', 'beside_paper', 'write_tables', 'published_records', 'published_about', 'fitted_pair', 'draw_figures',
-           'configurations', 'reproduce']
+           'reproduce']
 
 # %% ../../nbs/run/06_reproduce.ipynb #e5120e6a
 import argparse
@@ -13,7 +13,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -37,7 +37,7 @@ from ..reject import Calibrator
 from .experiment import SCORERS, Config, check_count, describe, finished, fit_methods
 from .experiment import imagenet_outputs, pooled, read_records, run_outputs
 from .experiment import write_records
-from .jobs import Executor, NotebookFailed, execute, file_name, job_folder, run_job
+from .jobs import NotebookFailed, execute, file_name, job_folder, run_job
 from .jobs import side_by_side, stoppable
 from .tables import INK_LEGEND, LEGEND, TITLES, beside_html, beside_text, caption
 from .tables import latex_escape, to_html, to_latex, to_markdown, to_text
@@ -51,7 +51,7 @@ def run_jobs(
     configs: list[Config],
     out: Path,
     jobs: int = 2,  # how many at a time
-    executor: Executor = side_by_side,
+    executor: Callable[..., dict[str, str]] = side_by_side,
 ) -> dict[str, str]:  # job -> what went wrong; empty if nothing did
     "Run every configuration that has not finished yet"
     folders = {c: job_folder(out, c) for c in configs}
@@ -209,10 +209,7 @@ def note_report(
     (out / "report.json").write_text(json.dumps(about, indent=1))
 
 # %% ../../nbs/run/06_reproduce.ipynb #69b0f2e7
-def reported(
-    config: Config,
-    out: Path,
-) -> bool:
+def reported(config: Config, out: Path) -> bool:
     "Does `out` hold the report of just these records, code and versions, with all its files?"
     try: about = json.loads((out / "report.json").read_text())
     except (FileNotFoundError, ValueError): return False
@@ -299,7 +296,7 @@ def find_executor(
     address: str | None = None,
     gpus: float = 0,
     cpus: float = 1,
-) -> AbstractContextManager[Executor]:
+) -> AbstractContextManager[Callable[..., dict[str, str]]]:
     "What runs the jobs; Ray, an extra, is imported only if it is asked for"
     if name == "ray": return sweep_module().on_ray(address, gpus, cpus)
     if name != "local": raise refuse("executor", repr(name), "one of local, ray")
