@@ -253,6 +253,7 @@ def test_what_may_still_join_is_waited_for(cluster, capsys):
 @pytest.mark.parametrize("missing", ["ray", "yaml", "fsspec"])
 def test_without_the_extra_the_command_names_it(missing, monkeypatch, capsys, tmp_path):
     monkeypatch.delitem(sys.modules, "u2c.run.sweep")  # it is imported anew
+    monkeypatch.delattr("u2c.run.sweep")
     monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.setattr(sys, "argv", ["u2c_reproduce", "--executor", "ray", "--seeds", "1", "--limit", "60", "--out", str(tmp_path)])
     with pytest.raises(SystemExit, match="2"): main()
