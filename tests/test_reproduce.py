@@ -19,7 +19,7 @@ import torch
 from u2c.bench.imagenet import example_tree
 from u2c.run import reproduce
 from u2c.run.experiment import Config, code_hash, read_records
-from u2c.run.reproduce import first_error
+from u2c.run.jobs import first_error
 
 root = Path(__file__).parent.parent
 SMALL = {"limit": 60, "epochs": 1, "scorers": "maxlogit"}  # one score: what is tested here is not what it is worth
@@ -58,16 +58,20 @@ def wait_until(condition, process: subprocess.Popen) -> None:
         time.sleep(0.1)
 
 
+def kernels(process: subprocess.Popen) -> bool:
+    "Does a notebook run by now?"
+    family = psutil.Process(process.pid).children(recursive=True)
+    return any(any("ipykernel" in word for word in p.cmdline()) for p in family if p.status() != "zombie")
+
+
 def started(out: Path) -> tuple[subprocess.Popen, list[psutil.Process]]:
     "The command at work, and all that it started: papermill and its kernel."
     def heed_signals() -> None:  # what a background job or nohup has made it ignore
         for name in ("SIGTERM", "SIGINT", "SIGHUP"): signal.signal(getattr(signal, name), signal.SIG_DFL)
 
     process = subprocess.Popen(command(out), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=heed_signals)
-    family = psutil.Process(process.pid)
-    kernel = lambda: any(any("ipykernel" in word for word in p.cmdline()) for p in family.children(recursive=True) if p.status() != "zombie")
-    wait_until(lambda: kernel() and list(out.glob("*/*.partial.ipynb")), process)
-    return process, family.children(recursive=True)
+    wait_until(lambda: kernels(process) and list(out.glob("*/*.partial.ipynb")), process)
+    return process, psutil.Process(process.pid).children(recursive=True)
 
 
 def alive(family: list[psutil.Process]) -> list[psutil.Process]:
@@ -79,17 +83,32 @@ def end(family: list[psutil.Process]) -> None:
     psutil.wait_procs(family)
 
 
+def busy(out: Path, process: subprocess.Popen, family: list[psutil.Process]) -> None:
+    "A folder in use takes no second command: this process, which changes nothing there"
+    for p in family: p.suspend()  # so that it does not end before the second one has begun
+    there = {p: p.stat().st_mtime_ns for p in out.rglob("*")}
+    with pytest.raises(ValueError, match=f"out: found {out} in use by process {process.pid}, expected a folder that nobody else uses"): here(out)
+    assert {p: p.stat().st_mtime_ns for p in out.rglob("*")} == there
+    assert process.poll() is None and alive(family) == family
+    for p in family: p.resume()
+
+
 @pytest.fixture(scope="module")
 def resumed(tmp_path_factory):
     "A run that was killed after the first of its two parts and taken up again: its folder, what is to be kept, and what was said"
     out = tmp_path_factory.mktemp("resumed")
     first, second = out / "resnet_small-seed0", out / "resnet_deep-seed0"
-    process = subprocess.Popen(command(out), start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_until(lambda: (first / "run.ipynb").exists() and list(second.glob("*.partial.ipynb")), process)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    process = subprocess.Popen(command(out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_until(lambda: (first / "run.ipynb").exists() and list(second.glob("*.partial.ipynb")) and kernels(process), process)
+    family = psutil.Process(process.pid).children(recursive=True)
+    try:
+        busy(out, process, family)
+        process.kill()  # alone: what it started follows by itself
+        process.wait()
+        assert not psutil.wait_procs(family, timeout=30)[1], "a killed command leaves processes behind"
+    finally: end([*family, psutil.Process(process.pid)] if process.poll() is None else family)
     kept = {p: p.stat().st_mtime_ns for p in first.iterdir()}
-    assert not (out / "records.csv").exists()
+    assert not (out / "records.csv").exists() and not (second / "run.ipynb").exists()
     (second / "weights.safetensors.1.partial").touch()  # as a kernel leaves it that is killed while it writes
     with redirect_stdout(io.StringIO()) as printed, redirect_stderr(io.StringIO()) as told:
         assert here(out) == 0, told.getvalue()
@@ -105,7 +124,7 @@ def test_a_killed_run_goes_on_where_it_stopped(resumed):
 
 
 # each as the first, and as one that comes while what was started is being ended
-@pytest.mark.parametrize("names", ["SIGTERM SIGHUP", "SIGHUP SIGTERM", "SIGINT SIGINT SIGINT"])
+@pytest.mark.parametrize("names", ["SIGHUP SIGTERM", "SIGINT SIGTERM SIGINT"])
 def test_stopped_it_leaves_no_process_and_no_half_notebook(names, tmp_path):
     process, family = started(tmp_path)
     try:
@@ -117,24 +136,6 @@ def test_stopped_it_leaves_no_process_and_no_half_notebook(names, tmp_path):
     finally: end([*family, psutil.Process(process.pid)] if process.poll() is None else family)
     assert process.returncode == 1 and "the same command goes on where this one stopped" in said and "Traceback" not in said
     assert not list(tmp_path.rglob("*.partial*")) and not list(tmp_path.rglob("*.ipynb"))
-
-
-def test_a_folder_has_one_command_at_a_time(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", command(tmp_path))  # the second one is this process
-    process, family = started(tmp_path)
-    for p in family: p.suspend()  # so that it does not end before the second one has begun
-    message = f"out: found {tmp_path} in use by process {process.pid} or a notebook that it started"
-    try:
-        there = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
-        with pytest.raises(SystemExit) as e: reproduce.main()
-        assert e.value.code == 2 and message in capsys.readouterr().err
-        assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == there
-        assert process.poll() is None and alive(family) == family
-        process.kill()  # alone: papermill goes on, and it writes there
-        process.wait()
-        with pytest.raises(ValueError, match=message), reproduce.held(tmp_path): pass
-    finally: end([*family, psutil.Process(process.pid)] if process.poll() is None else family)
-    with reproduce.held(tmp_path): pass  # the file of the lock is still there, and holds nothing
 
 
 def other_package(folder: Path) -> None:
@@ -213,16 +214,10 @@ def test_a_name_with_a_slash_is_no_path(tmp_path, capsys):
 
 IMAGENET = {"benchmark": "imagenet", "data": "."}
 WRONG = [
-    ({"backbones": "resnet50"}, "backbone: found 'resnet50', expected one of resnet_small, resnet_deep, vit_small"),
     ({"benchmark": "cifar"}, "invalid choice: 'cifar'"),
     ({"backbones": ""}, "backbone: found '', expected one of"),
-    ({"backbones": "resnet_small, resnet_small"}, "backbones: found 'resnet_small' twice, expected different ones"),
     ({"limit": 0}, "limit: found 0, expected 20 or more"),
-    ({"limit": -5}, "limit: found -5, expected 20 or more"),
-    ({"data": "."}, "data: found for small, expected for imagenet alone"),
     (IMAGENET | {"backbones": "resnet50,resnet152", "weights": __file__}, "weights: found one file for 2 backbones, expected one backbone"),
-    ({"epochs": 0}, "epochs: found 0, expected 1 or more"),
-    ({"seeds": 0}, "seeds: found 0, expected 1 or more"),
     ({"jobs": 0}, "jobs: found 0, expected 1 or more"),
     (IMAGENET | {"seeds": 0}, "seeds: found 0, expected 1 or more"),
     (IMAGENET | {"backbones": "resnet_huge"}, "backbone: found 'resnet_huge', expected one of resnet50, resnet152"),

@@ -12,8 +12,9 @@ from u2c.bench.features import load_tensors
 from u2c.bench.small import load_benchmark
 from u2c.run.experiment import Config, evaluate, pooled, read_records, resample_weights, run
 from u2c.run.experiment import standard_error
-from u2c.run.reproduce import collect, job_folder, published_records
-from u2c.run.tables import critical, joint_error, record_cells, verdict
+from u2c.run.jobs import job_folder
+from u2c.run.reproduce import collect, published_records
+from u2c.run.verdicts import critical, joint_error, record_cells, verdict
 
 SMALL = Config(limit=60, epochs=1, resamples=20, scorers=["knn"])
 PHOTOS = (78, 91, 62, 24, 43, 99, 115, 12)  # tiles of each photograph of the benchmark
@@ -104,8 +105,6 @@ def test_one_source_says_nothing_about_others():
     assert np.isinf(far[far.method != "rc"].err_change_se).all() and ((far.err_low == 0) & (far.err_high == 1)).all()
     cells = record_cells(records.assign(benchmark="b", backbone="net", seed=0), "net")
     assert {verdict(c.change, c.change_se, c.change_df) for c in cells[cells.dataset == "far"].itertuples()} == {"undecided"}
-    with pytest.raises(ValueError, match=r"sources: found shape \(59,\) for far, expected a source for each of its 60 rows"):
-        evaluate(data, groups, head, resamples=20, sources=dict(far=np.zeros(59)), scorers=["knn"])
 
 
 def marked(sizes, training, shared, own, *, by_source=True, experiments=400, seeds=3):

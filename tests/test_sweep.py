@@ -19,7 +19,8 @@ from u2c.bench.features import extract_files
 from u2c.bench.imagenet import example_tree
 from u2c.run import sweep
 from u2c.run.experiment import Config, extraction, imagenet_lists, placed_network
-from u2c.run.reproduce import configurations, job_folder, main, run_jobs, run_process
+from u2c.run.jobs import job_folder, run_process
+from u2c.run.reproduce import configurations, main, run_jobs
 from u2c.run.sweep import OnRay, Store, expand, is_done, run_place, run_sweep, write_report
 
 TINY = {"limit": 60, "epochs": 1, "scorers": ["maxlogit"]}
@@ -209,7 +210,7 @@ def test_an_interruption_ends_what_has_begun(cluster, tmp_path):
 
     def sleep(stop) -> None:
         (tmp_path / "begun").touch()
-        run_process(["sleep", "1234.5"], dict(os.environ), stop, tied=True)
+        run_process(["sleep", "1234.5"], dict(os.environ), stop)
 
     def interrupt() -> None:
         wait_until(sleeping)
@@ -252,6 +253,7 @@ def test_what_may_still_join_is_waited_for(cluster, capsys):
 @pytest.mark.parametrize("missing", ["ray", "yaml", "fsspec"])
 def test_without_the_extra_the_command_names_it(missing, monkeypatch, capsys, tmp_path):
     monkeypatch.delitem(sys.modules, "u2c.run.sweep")  # it is imported anew
+    monkeypatch.delattr("u2c.run.sweep")
     monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.setattr(sys, "argv", ["u2c_reproduce", "--executor", "ray", "--seeds", "1", "--limit", "60", "--out", str(tmp_path)])
     with pytest.raises(SystemExit, match="2"): main()

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['QUESTIONS', 'network_options', 'asked_networks', 'write_beside', 'write_ensembles', 'write_ranking', 'write_answers',
-           'write_networks', 'write_words', 'words_options', 'study_options', 'main']
+           'write_networks', 'write_words', 'words_options', 'study_options']
 
 # %% ../../nbs/study/05_command.ipynb #a3136a7f
 from argparse import ArgumentParser, Namespace

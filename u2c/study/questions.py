@@ -35,7 +35,7 @@ from ..rank import RankU2C
 from ..reject import Calibrator, RejectOrClassify
 from ..relabel import RelabelU2C, confident_mistakes
 from ..run.experiment import Config, check_name, trained
-from ..run.reproduce import job_folder
+from ..run.jobs import job_folder
 from ..run.verdicts import critical
 from ..scores.base import Scorer, make_scorer, need_features
 from ..scores.distances import KNN, nearest_torch, unit_rows

@@ -24,7 +24,8 @@ from ..core import Outputs
 from ..guards import refuse
 from ..run.experiment import Config, about_outputs, check_name, read_records, run_outputs
 from ..run.experiment import write_records
-from ..run.reproduce import configurations, job_folder
+from ..run.jobs import job_folder
+from ..run.reproduce import configurations
 
 # %% ../../nbs/study/00a_shared.ipynb #bc52a43d
 def check_runs(
