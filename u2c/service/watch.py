@@ -384,7 +384,7 @@ class RateWatch:
 
 # %% ../../nbs/service/04_watch.ipynb #wtchtr01
 class Traffic:
-    "A stream beside its reference: how many rows lie beyond, and what the recent ones are like"
+    "A stream beside its reference: how many rows are beyond, what the recent ones are like"
     def __init__(
         self,
         u: np.ndarray,  # (n,) scores of the reference, ascending
@@ -438,7 +438,8 @@ class Watch(Traffic):
         delta: float = 0.05,  # P(ever a false alarm) is at most this
         window: int = 1000,  # rows that count as recent
     ):
-        if not 0 < check_real(delta, "delta") < 1: raise refuse("delta", delta, "0 < delta < 1")
+        if not 0 < check_real(delta, "delta") < 1:
+            raise refuse("delta", repr(delta), "0 < delta < 1")
         window = check_whole(window, "window")
         self.calibrator = own_copy(calibrator_of(model))  # who may fit it anew
         self.theta = float(self.calibrator.theta)
