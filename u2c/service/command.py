@@ -599,9 +599,9 @@ def add_command(
     image_options(parser)
 
 # %% ../../nbs/service/08_command.ipynb #ef6b283c
-OTHERS = {  # command -> its module
-    "reproduce": "u2c.run.reproduce",
-    "imagenet": "u2c.bench.imagenet",
+OTHERS = {  # commands that are installed by themselves
+    "reproduce": "run the paper's protocol, with tables and figures",
+    "imagenet": "look after the paper's ImageNet data sets",
 }
 
 # %% ../../nbs/service/08_command.ipynb #cebe43a1
@@ -623,8 +623,7 @@ exit codes: 0 all went well, 1 some inputs could not be read, 2 wrong use,
     parser.add_argument("--version", action="version", version=f"u2c {u2c.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for run in COMMANDS: add_command(commands, run)
-    commands.add_parser("reproduce", help="run the paper's protocol, with tables and figures")
-    commands.add_parser("imagenet", help="look after the paper's ImageNet data sets")
+    for name, about in OTHERS.items(): commands.add_parser(name, help=about)
     return parser
 
 # %% ../../nbs/service/08_command.ipynb #530a56f2
@@ -633,9 +632,12 @@ def pass_on(
     rest: Sequence[str],
 ) -> int:
     "Run another command with the arguments that are left"
-    with needs("reproduce"): module = import_module(OTHERS[command])
+    from importlib.metadata import entry_points
+    scripts = [*entry_points(group="console_scripts", name=f"u2c_{command}")]
+    if not scripts: raise refused(f"u2c_{command}", "no such command", "it from an install")
+    with needs("reproduce"): other = scripts[0].load()
     sys.argv = [f"u2c {command}", *rest]
-    module.main()
+    other()
     return 0
 
 # %% ../../nbs/service/08_command.ipynb #64f9e28f

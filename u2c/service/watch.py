@@ -83,9 +83,6 @@ def log_waiting(
     "The log of the stake of those who have not started yet"
     return -np.log(np.log2(rows + 2.0))
 
-# %% ../../nbs/service/04_watch.ipynb #743d3b56
-GAPS = np.array([1/64, 1/32, 1/16, 1/8, 1/4, 1/2, 15/16])  # g, the shares of the way to 1 or 0
-
 # %% ../../nbs/service/04_watch.ipynb #wtchlm01
 def log_mean(x: np.ndarray) -> np.ndarray:
     "The log of the mean of exp(x), over the last dimension"
@@ -93,6 +90,8 @@ def log_mean(x: np.ndarray) -> np.ndarray:
     return top + np.log(np.exp(x - top[..., None]).mean(-1))
 
 # %% ../../nbs/service/04_watch.ipynb #ef6e5400
+GAPS = np.array([1/64, 1/32, 1/16, 1/8, 1/4, 1/2, 15/16])  # g, the shares of the way to 1 or 0
+
 class RateEvidence:
     "E-processes against a rate within an interval: that it is above (first), that it is below"
     def __init__(self, low: float, high: float):
@@ -299,10 +298,8 @@ class Report:
                 f"  reference: {tenths(self.reference_p)}"]
         return "\n".join(lines)
 
-# %% ../../nbs/service/04_watch.ipynb #f69c449c
-LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the quantiles of u
-
 # %% ../../nbs/service/04_watch.ipynb #92fa8e9a
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 def quantiles(
     u: np.ndarray,  # (n,) scores, nan where unknown
 ) -> dict[float, float]:
@@ -570,10 +567,8 @@ def fingerprint(
     "A hash of class, options and state"
     return checksum({}, {k: v.cpu() for k, v in calibrator.state_dict().items()})
 
-# %% ../../nbs/service/04_watch.ipynb #1a0ff653
-STATE = ("stake", "least", "least_at")  # of the evidence
-
 # %% ../../nbs/service/04_watch.ipynb #e08fd050
+STATE = ("stake", "least", "least_at")  # of the evidence
 def packed_watch(
     watch: Watch,
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
