@@ -345,7 +345,7 @@ class Writer:
         x: Tensor,  # (n, s) letters
     ):
         self.net, self.there, self.place = net, (x != PAD)[:, None, None], 0
-        self.layers: list[Any] = [*net.decoder.layers]  # type: ignore[list-item]
+        self.layers: list[Any] = [*net.decoder.layers]
         memory = net.encode(x)
         empty = memory[:, :0]
         self.past: list[Any] = [(empty, empty) for _ in self.layers]  # keys and values
