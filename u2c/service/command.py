@@ -75,9 +75,9 @@ def open_file(
     path: str,
 ) -> Opened:
     "Read a calibrator or a classifier"
-    from u2c.service.artifact import ArtifactError, _opened, load_calibrator, read_file, unpack
+    from u2c.service.artifact import ArtifactError, load_calibrator, read_file, read_unchecked, unpack
     from u2c.service.report import Served
-    note, _ = _opened(Path(path))
+    note, _ = read_unchecked(path)
     if isinstance(note, dict) and note.get("kind") == "calibrator":
         model = load_calibrator(path)
         known = getattr(model, "reference", None)
@@ -251,8 +251,9 @@ def new_classifier(
     classes: Sequence[str],
 ) -> "U2CClassifier":  # not fitted
     "A classifier by what the command says"
-    from u2c.service.classifier import U2CClassifier, describe_preprocess
+    from u2c.service.classifier import U2CClassifier
     from u2c.service.inputs import build_network
+    from u2c.service.network import describe_preprocess
     source = named_source(args)
     network: Any = build_network(source, args.weights)
     if network.head.out_features != len(classes):
@@ -551,13 +552,14 @@ def export(
     args: argparse.Namespace,
 ) -> int:
     "The command u2c export"
-    from u2c.service.export import check_target, export_calibrator
+    from u2c.service.export import check_target, export as export_classifier, export_calibrator
     check_target(args.out)
     opened = open_file(args.file)
     reader, served = Reader(opened, args), opened.served
     head, rows = args.head or opened.source is None, real_rows(reader, args.data)
     if isinstance(rows, list) or not head:
-        with needs("vision"): found = reader.network.export(args.out, rows, not head)
+        with needs("vision"):
+            found = export_classifier(reader.network, args.out, rows, not head)
     else:
         about = {"classes": served.classes, "unknown": served.unknown}
         model = served.calibrator

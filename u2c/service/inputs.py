@@ -305,7 +305,7 @@ def image_batches(
     pixels: int = PIXELS,  # of a picture at most
 ) -> Iterator[Batch]:
     "What a network says about pictures, batch by batch"
-    from u2c.service.classifier import make_transform
+    from u2c.service.network import make_transform
     if clf.net.preprocess is None:
         expected = "expected a classifier that knows how pictures become tensors"
         raise InputError(f"preprocess: found None, {expected}")
