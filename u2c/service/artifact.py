@@ -267,23 +267,16 @@ def _check_comes_back(
             expected = "options under their names, as numbers or texts, and buffers"
             raise refuse(name, found, expected, ArtifactError)
 
-# %% ../../nbs/service/03_artifact.ipynb #e3356541
-def _check_holdable(
-    model: nn.Module,
-) -> None:
-    "Raise if a part of a module is code, which no file can hold"
-    for part in model.modules():
-        if not (code := getattr(part, "_no_file", "")): continue
-        found = f"{code}, which no file can hold"
-        expected = "a score that is registered under a name"
-        raise refuse(type(part).__name__, found, expected, ArtifactError)
-
 # %% ../../nbs/service/03_artifact.ipynb #b276dd11
 def pack(
     model: Calibrator,  # fitted
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:  # a header for JSON; tensors
     "A calibrator as a header and tensors, from which `unpack` builds it again"
-    _check_holdable(model)
+    for part in model.modules():
+        if not (code := getattr(part, "_no_file", "")): continue
+        found = f"{code}, which no file can hold"
+        expected = "a score that is registered under a name"
+        raise refuse(type(part).__name__, found, expected, ArtifactError)
     check_fitted(model, next(model.buffers(), torch.empty(0)).device)
     state = model.state_dict()
     texts = {k: v for k, v in state.items() if k.split(".")[-1] == "_extra_state"}

@@ -162,6 +162,10 @@ class CalibratedNetwork:
         if self.reference is not None: return self.calibrator
         raise refuse("U2CClassifier", "no fitted state", "a call of fit first")
 
+    def words(self) -> list[str | int]:
+        "What it may answer: classes by name or number, and the word for abstaining"
+        return [*(self.classes or range(int(self.ready().n_classes))), self.unknown]
+
     def __repr__(self) -> str:
         about = f"layer={self.net.layer!r}, unknown={self.unknown!r}"
         network = type(self.net.model).__name__
@@ -210,32 +214,22 @@ class U2CClassifier(CalibratedNetwork):
 
     def card(self) -> str:
         "A model card, in markdown"
-        return model_card(self.ready(), self.measured, self.classes or (), _about(self))
+        about: dict[str, Any] = {
+            "network": self.source or type(self.net.model).__name__,
+            "last layer": self.net.layer,
+            "hash of its weights": self.weights,
+            "word for abstaining": self.unknown,
+        }
+        return model_card(self.ready(), self.measured, self.classes or (), about)
 
     def save(self, path: str | Path, card: bool = False) -> None:
         "Write all but the network into one file; with `card`, a model card beside it"
         write_file(path, "classifier", *_packed(self))
         if card: Path(f"{path}.md").write_text(self.card(), encoding="utf-8")
 
-    def words(self) -> list[str | int]:
-        "What it may answer: classes by name or number, and the word for abstaining"
-        return [*(self.classes or range(int(self.ready().n_classes))), self.unknown]
-
     def _there(self, data: Any, batch: int, labels: bool = False) -> Outputs:
         place, x = self.ready().theta.device, self.outputs(data, batch, labels)
         return x if x.device == place else x.to(place)
-
-# %% ../../nbs/service/01_classifier.ipynb #clfabout
-def _about(
-    clf: U2CClassifier,
-) -> dict[str, Any]:
-    "What its model card says of the network"
-    return {
-        "network": clf.source or type(clf.net.model).__name__,
-        "last layer": clf.net.layer,
-        "hash of its weights": clf.weights,
-        "word for abstaining": clf.unknown,
-    }
 
 # %% ../../nbs/service/01_classifier.ipynb #clfweigh
 def check_weights(

@@ -7,9 +7,9 @@ __all__ = ['COLUMNS', 'EXAMPLES', 'OTHERS', 'UsageError', 'needs', 'Complaints',
            'ready_for_images', 'device_of', 'Data', 'from_batch', 'Reader', 'class_list', 'named_source',
            'new_classifier', 'calibrate_images', 'calibrate_outputs', 'say_calibrated', 'calibrate', 'text_table',
            'as_text', 'predict', 'Evaluation', 'evaluate_all', 'evaluate', 'report', 'numbers_from', 'opened_watch',
-           'take_traffic', 'watch', 'real_rows', 'export', 'add_image_options', 'positive', 'add_command',
-           'add_calibrate', 'add_predict', 'add_evaluate', 'add_watch', 'add_export', 'command_line', 'pass_on',
-           'parsed', 'run_command', 'main']
+           'take_traffic', 'watch', 'real_rows', 'add_image_options', 'positive', 'add_command', 'add_calibrate',
+           'add_predict', 'add_evaluate', 'add_watch', 'add_export', 'command_line', 'pass_on', 'parsed', 'run_command',
+           'main']
 
 # %% ../../nbs/service/08_command.ipynb #41ac4037
 import argparse
@@ -75,7 +75,8 @@ def open_file(
     path: str,
 ) -> Opened:
     "Read a calibrator or a classifier"
-    from u2c.service.artifact import ArtifactError, load_calibrator, read_file, read_unchecked, unpack
+    from u2c.service.artifact import ArtifactError, load_calibrator, read_file
+    from u2c.service.artifact import read_unchecked, unpack
     from u2c.service.report import Served
     note, _ = read_unchecked(path)
     if isinstance(note, dict) and note.get("kind") == "calibrator":
@@ -552,7 +553,8 @@ def export(
     args: argparse.Namespace,
 ) -> int:
     "The command u2c export"
-    from u2c.service.export import check_target, export as export_classifier, export_calibrator
+    from u2c.service.export import check_target, export_calibrator
+    from u2c.service.export import export as export_classifier
     check_target(args.out)
     opened = open_file(args.file)
     reader, served = Reader(opened, args), opened.served

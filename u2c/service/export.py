@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import u2c
 from ..core import Outputs, check_fitted, check_outputs
-from ..guards import ArrayLike, check_scores, refuse, warn, widen
+from ..guards import check_scores, refuse, warn, widen
 from ..held_out import p_value
 from ..rank import RankU2C
 from ..reject import Calibrator, RejectOrClassify
@@ -331,8 +331,8 @@ def _traced(
     except Exception as e:  # a network may do anything, and so may the tracer
         name = type(getattr(module, "model", module)).__name__
         found = f"{name}, which cannot be traced ({reason_of(e)[:300]})"
-        expected = "one of tensor operations alone; backbone=False exports what comes behind it"
-        raise refuse("model", found, expected) from e
+        remedy = "backbone=False exports what comes behind it"
+        raise refuse("model", found, f"one of tensor operations alone; {remedy}") from e
 
 # %% ../../nbs/service/05_export.ipynb #bc0d798a
 def write_onnx(
@@ -475,10 +475,9 @@ def nudged(
     return Outputs(*parts)
 
 # %% ../../nbs/service/05_export.ipynb #9c42e4ba
-class Trial(NamedTuple):
-    "Rows to compare on"
-    inputs: tuple[Tensor, ...]  # of a file
-    seen: list[Outputs]  # what the original sees of them; with copies, where a network rounds
+# rows to compare on: the inputs of a file, and what the original sees of them; with copies,
+# where a network rounds
+Trial = tuple[tuple[Tensor, ...], list[Outputs]]
 
 # %% ../../nbs/service/05_export.ipynb #1cee2346
 def head_trials(
@@ -490,7 +489,7 @@ def head_trials(
     random = Outputs(random_like(rows.features, 0), random_like(rows.logits, 1))
     seen = [Outputs(x.features, x.logits) for x in [random] + [rows] * real]
     seen = [x.map(lambda t: t.float()) for x in seen]
-    return [Trial((x.features, x.logits), [x]) for x in seen]  # type: ignore[arg-type]
+    return [((x.features, x.logits), [x]) for x in seen]  # type: ignore[misc]
 
 # %% ../../nbs/service/05_export.ipynb #7e27d23e
 def whole_trials(
@@ -502,7 +501,7 @@ def whole_trials(
     found = []
     for x in [random_like(images, rows=8)] + [images] * real:
         seen = net.outputs(x)
-        found.append(Trial((x,), [seen, *(nudged(seen, seed) for seed in range(3))]))
+        found.append(((x,), [seen, *(nudged(seen, seed) for seed in range(3))]))
     return found
 
 # %% ../../nbs/service/05_export.ipynb #5b452d5a
@@ -527,7 +526,7 @@ def write_compared(
     note: dict[str, Any],
 ) -> Agreement:
     "Write a file, run it, and keep it if it agrees"
-    example, found = tuple(x[:2].clone() for x in trials[0].inputs), []
+    example, found = tuple(x[:2].clone() for x in trials[0][0]), []
     with whole_file(path) as partial, evaluating(module):
         writers[path.suffix](partial, module, example, note)
         run = run_file(partial)
@@ -562,15 +561,6 @@ def width_of(
             if isinstance(held := part._buffers.get(name), Tensor): return held.shape[side]
     return None
 
-# %% ../../nbs/service/05_export.ipynb #refok001
-def check_reference(
-    reference: ArrayLike,
-) -> Tensor:  # on the CPU
-    "Scores for p-values: one or more, finite, ascending"
-    known = check_scores(reference, name="reference").cpu()
-    if (known.diff() >= 0).all(): return known
-    raise refuse("reference", "scores in disorder", "them ascending")
-
 # %% ../../nbs/service/05_export.ipynb #8c31aaf3
 def export_calibrator(
     path: str | Path,  # .onnx or .pt2
@@ -587,7 +577,10 @@ def export_calibrator(
     calibrator = deepcopy(calibrator).cpu()
     check_fitted(calibrator, torch.device("cpu"))
     if reference is None: reference = getattr(calibrator, "reference", None)
-    if reference is not None: reference = check_reference(reference)
+    if reference is not None:
+        reference = check_scores(reference, name="reference").cpu()
+        if (reference.diff() < 0).any():
+            raise refuse("reference", "scores in disorder", "them ascending")
     if rows is not None:
         check_outputs(rows, "rows")
         rows = rows.to("cpu")

@@ -154,8 +154,9 @@ def _checked(
     if call.input.ndim == 2 and not call.output.is_meta:
         with torch.no_grad(): again = nn.functional.linear(call.input, head.weight, head.bias)
         if _close(again, call.output): return call
-    found = f"{type(head).__name__} {call.layer!r}, whose weight and bias do not give its output"
-    raise refuse("layer", found, "a plain nn.Linear on (n, d) features")
+    found = f"{type(head).__name__} {call.layer!r}"
+    why = "whose weight and bias do not give its output"
+    raise refuse("layer", f"{found}, {why}", "a plain nn.Linear on (n, d) features")
 
 # %% ../../nbs/service/00_featurizer.ipynb #e4c1d07e
 _WORDS = {
@@ -197,8 +198,9 @@ def check_preprocess(
     for name in said.keys() & {"mean", "std", "crop_pct"}:
         said[name] = _numbers(said[name], name)
     for name in said.keys() & _WORDS:
+        expected = f"one of {', '.join(_WORDS[name])}"
         if said[name] in _WORDS[name]: continue
-        raise refuse("preprocess", f"{name} {said[name]!r}", f"one of {', '.join(_WORDS[name])}")
+        raise refuse("preprocess", f"{name} {said[name]!r}", expected)
     crop = said.get("crop_pct", 1.0)
     if isinstance(crop, list) or not 0.1 <= crop <= 1 or max(three) / crop > 8192:
         expected = "0.1 to 1, and at most 8192 pixels before the crop"
@@ -282,30 +284,26 @@ def _split(
     else: both = one_each and _are_images(images, ndim)
     return (images, y) if both else (data, None)
 
-# %% ../../nbs/service/00_featurizer.ipynb #860d6844
-def _one_image(
-    image: Any,  # a tensor, an array, a PIL image or the name of a file
-    transform: Any,  # for pictures; None if it is not known
-) -> Tensor:
-    "A single image as a tensor"
-    if isinstance(image, Tensor | np.ndarray): return as_tensor(image, "images")
-    if transform is None:
-        expected = "a tensor, or preprocess={'input_size': ..., 'mean': ..., 'std': ...}"
-        raise refuse("images", type(image).__name__, expected)
-    from u2c.bench.features import read_image
-    return transform(read_image(Path(image)) if isinstance(image, str | Path) else image)
-
 # %% ../../nbs/service/00_featurizer.ipynb #90314c54
 def _stacked(
-    images: Any,  # an array of them, or single ones
+    images: Any,  # an array of them, or single ones: arrays, PIL images, names of files
     transform: Any,  # for pictures; None if it is not known
 ) -> Tensor:
     "Some images as a batch"
     if isinstance(images, Tensor | np.ndarray): return as_tensor(images, "images")
-    few = [_one_image(x, transform) for x in images]
-    odd = [tuple(x.shape) for x in few if x.shape != few[0].shape]
-    if not odd: return torch.stack(few)
-    raise refuse("images", f"shapes {tuple(few[0].shape)} and {odd[0]}", "one shape")
+    few: list[Tensor] = []
+    for x in images:
+        if not (array := isinstance(x, Tensor | np.ndarray)) and transform is None:
+            expected = "a tensor, or preprocess={'input_size': ..., 'mean': ..., 'std': ...}"
+            raise refuse("images", type(x).__name__, expected)
+        if isinstance(x, str | Path):
+            from u2c.bench.features import read_image
+            x = read_image(Path(x))
+        few.append(as_tensor(x, "images") if array else transform(x))
+        if few[-1].shape == few[0].shape: continue
+        found = f"shapes {tuple(few[0].shape)} and {tuple(few[-1].shape)}"
+        raise refuse("images", found, "one shape")
+    return torch.stack(few)
 
 # %% ../../nbs/service/00_featurizer.ipynb #634329f9
 def _given(

@@ -151,16 +151,6 @@ def warn_if_taught(
     expected = "expected a FrozenEstimator, fitted on others"
     warn(f"AbstainingClassifier: {found}, so {more}; {expected}")
 
-# %% ../../nbs/service/02_sklearn.ipynb #3f1edf39
-def dense_features(
-    x: Any,  # what a transformer gave
-) -> np.ndarray:  # (n, d), float32 if it was, else float64
-    "Features as numbers, all of them finite"
-    try: return check_array(x, dtype=[np.float64, np.float32], input_name="features")
-    except (TypeError, ValueError) as e:
-        way_out = "Name features=, a transformer to dense numbers, or scorer='maxlogit'"
-        raise ValueError(f"features: {e}\n{way_out}, which needs none.") from e
-
 # %% ../../nbs/service/02_sklearn.ipynb #176af5ad
 def needs_features(
     scorer: Scorer,
@@ -174,9 +164,14 @@ def features_for(
     scorer: Scorer,
     features: Any,  # from `fitted_features`
     X: Any,  # rows
-) -> np.ndarray | None:  # (n, d)
-    "The features of rows, if a score needs them"
-    return dense_features(features.transform(X)) if needs_features(scorer) else None
+) -> np.ndarray | None:  # (n, d), float32 if they were, else float64
+    "The features of rows as finite numbers, if a score needs them"
+    if not needs_features(scorer): return None
+    x = features.transform(X)
+    try: return check_array(x, dtype=[np.float64, np.float32], input_name="features")
+    except (TypeError, ValueError) as e:
+        way_out = "Name features=, a transformer to dense numbers, or scorer='maxlogit'"
+        raise ValueError(f"features: {e}\n{way_out}, which needs none.") from e
 
 # %% ../../nbs/service/02_sklearn.ipynb #87656515
 def linear_head(
