@@ -498,7 +498,7 @@ def whole_trials(
     net: Featurizer,  # on the CPU
 ) -> list[Trial]:
     "Random images, and real ones, for a file that takes images"
-    found = []
+    found: list[Trial] = []
     for x in [random_like(images, rows=8)] + [images] * real:
         seen = net.outputs(x)
         found.append(((x,), [seen, *(nudged(seen, seed) for seed in range(3))]))
