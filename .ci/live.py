@@ -65,7 +65,7 @@ def runtime(folder: Path) -> dict:
 
 
 def write_network(path: Path, clf, example) -> None:
-    "Images in; logits, probabilities, u and its p-value out: what `U2CClassifier.export` writes, and the logits."
+    "Images in; logits, probabilities, u and its p-value out: what `u2c.export` writes, and the logits."
     import torch
     from u2c.service.export import Head
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torchvision.models import resnet50
 
-from u2c import Outputs, RejectOrClassify, U2CClassifier, Watch, make_scorer
+from u2c import Outputs, RejectOrClassify, U2CClassifier, Watch, export, make_scorer
 
 ROWS, BATCHES = 10_000, {1: 15, 64: 3}  # rows of va; how often a batch of each size is timed
 # What a calibrated answer may add to the bare network's time, in percent.
@@ -76,7 +76,7 @@ def exported() -> list[str]:
         clf, cells = U2CClassifier(net, scorer).fit(va), []
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "resnet50.onnx"
-            clf.export(path, [torch.rand(8, 3, 224, 224)])
+            export(clf, path, [torch.rand(8, 3, 224, 224)])
             size, session = path.stat().st_size, onnxruntime.InferenceSession(path, options)
         for batch, times in BATCHES.items():
             x = torch.rand(batch, 3, 224, 224)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .scores.base import Scorer as Scorer, list_scorers as list_scorers
     from .scores.base import make_scorer as make_scorer, register_scorer as register_scorer
     from .sequences import SequenceOutputs as SequenceOutputs, SequenceU2C as SequenceU2C
+    from .service.export import export as export
     from .service.sklearn import AbstainingClassifier as AbstainingClassifier
     from .unified import U2C as U2C
     from .service.watch import Watch as Watch
@@ -22,7 +23,7 @@ _HOMES = {
     "Scorer": "scores.base", "make_scorer": "scores.base", "list_scorers": "scores.base", "register_scorer": "scores.base",
     "Calibrator": "reject", "RejectOrClassify": "reject", "U2C": "unified", "RankU2C": "rank",
     "U2CClassifier": "service.classifier", "load": "service.classifier", "AbstainingClassifier": "service.sklearn", "Watch": "service.watch",
-    "SequenceOutputs": "sequences", "SequenceU2C": "sequences",
+    "export": "service.export", "SequenceOutputs": "sequences", "SequenceU2C": "sequences",
 }
 # `from u2c import *` brings those that every install has; AbstainingClassifier needs the extra "sklearn".
 __all__ = ["__version__", *(name for name in _HOMES if name != "AbstainingClassifier")]

@@ -270,7 +270,7 @@ def image_batches(
     pixels: int = PIXELS,  # of a picture at most
 ) -> Iterator[Data]:
     "What a network says about pictures, batch by batch"
-    from u2c.service.classifier import make_transform
+    from u2c.service.network import make_transform
     if clf.net.preprocess is None:
         expected = "a classifier that knows how pictures become tensors"
         raise refuse("preprocess", None, expected, InputError)
