@@ -173,8 +173,9 @@ def named_source(args: argparse.Namespace) -> str:
 # %% ../../nbs/service/08_command.ipynb #b80729a9
 def new_classifier(args: argparse.Namespace, classes: Sequence[str]) -> "U2CClassifier":
     "A classifier by what the command says, not fitted"
-    from u2c.service.classifier import U2CClassifier, describe_preprocess
+    from u2c.service.classifier import U2CClassifier
     from u2c.service.inputs import build_network
+    from u2c.service.network import describe_preprocess
     source = named_source(args)
     network: Any = build_network(source, args.weights)
     if (n := network.head.out_features) != len(classes):
@@ -413,12 +414,13 @@ def real_rows(
 def export(args: argparse.Namespace) -> int:
     "Write a file that runs without this library"
     from u2c.service.export import check_target, export_calibrator
+    from u2c.service.export import export as export_classifier
     check_target(args.out)
     reader = Reader(args)
     _, served, source = reader.opened
     head, rows = args.head or source is None, real_rows(reader, args.data)
     if isinstance(rows, list) or not head:
-        with needs("vision"): found = reader.network.export(args.out, rows, not head)
+        with needs("vision"): found = export_classifier(reader.network, args.out, rows, not head)
     else:
         about = {"classes": served.classes, "unknown": served.unknown}
         model = served.calibrator
