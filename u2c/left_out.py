@@ -20,6 +20,7 @@ from .core import Outputs, check_fitted, in_domain_labels, own_copy
 from .guards import ArrayLike, check_above_0, check_real, check_whole, refuse, warn, widen
 from .held_out import plain_scores, stratified_folds
 from .metrics import auroc
+from .rank import turning_point
 from .reject import Calibrator, tau_for
 from .scores.base import Scorer, as_scorer, scorer_name
 from .scores.combined import Combined, among_others, minus_log_p, scorers_of
@@ -216,18 +217,6 @@ def turning_odds(
     "The intercept from which on each row abstains"
     return (confidence.double().log() - weight * u.double()).sort().values
 
-# %% ../nbs/beyond/08_left_out.ipynb #lo000037
-def intercept_for(
-    turns: Tensor,  # (n,) ascending, where rows turn
-    alpha: float,  # the share of them that is answered
-) -> float:
-    "The intercept at which as many rows abstain as lie at or above the `alpha` quantile"
-    n = len(turns)
-    abstain = n - math.ceil((n - 1) * alpha - 1e-9)  # as `fit_threshold` counts
-    last = turns[abstain - 1]
-    above = turns[turns > last]
-    return float((last + above[0]) / 2 if len(above) else last + 1)  # ties abstain together
-
 # %% ../nbs/beyond/08_left_out.ipynb #lo000040
 class Shown(NamedTuple):
     "What leaving classes out has shown"
@@ -350,7 +339,7 @@ class LeftOutU2C(Calibrator):
         self.intercept = number(self._intercept())
 
     def _intercept(self) -> float:
-        if self.prior is None: return intercept_for(self.turns, self.alpha)
+        if self.prior is None: return turning_point(self.turns, self.alpha)
         if self.odds.isnan():
             found = f"{self.prior}, with {int(self.n_classes)} classes, too few to leave one out"
             raise refuse("prior", found, "None: odds cannot be learned")
