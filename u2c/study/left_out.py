@@ -24,7 +24,7 @@ from ..rank import RankU2C
 from ..reject import Calibrator, RejectOrClassify
 from ..run.experiment import Config, check_name
 from ..scores.base import Scorer, make_scorer
-from ..scores.combined import Combined
+from ..scores.combined import Combined, scorers_of
 from ..scores.head import give_head
 from ..scores.logits import doubt
 from .beside import Method, OpenMaxScore, compare_methods
@@ -96,11 +96,11 @@ def rungs(
         return [LeftOutU2C(seven(), alpha, keep=keep, temperature=tau)]
     def rank(scorer: Scorer | str, power: float = 2.) -> list[Method]:
         return [RankU2C(scorer, alpha, power, tau)]
-    residual = seven().parts[PARTS.index("residual")]
+    residual = scorers_of(seven())[PARTS.index("residual")]
     combined = RejectOrClassify("combined", alpha, tau, "held-out")
     return {
         "two_constants": [TwoConstants(combined)],
-        "sirc": rank(SIRC(residual)),  # type: ignore[arg-type]
+        "sirc": rank(SIRC(residual)),
         "rank_openmax": rank(OpenMaxScore()),
         "rank_combined": rank("combined"),
         "rank_combined_1.5": rank("combined", 1.5),
@@ -137,7 +137,7 @@ def left_out_and_true(
     with known_warnings():
         model = LeftOutU2C(scorer, alpha).fit(va)
         tau = float(model.tau)
-        known = {name: part.fit(va, tau) for name, part in zip(PARTS, scorer.parts)}  # type: ignore[operator]
+        known = dict(zip(PARTS, [part.fit(va, tau) for part in scorers_of(scorer)]))
         limits = {k: s.held_out(va, tau).double().quantile(alpha) for k, s in known.items()}
     (total, *each), rows = left_out_report(model), []
     known |= {total.score: model.scorer}
