@@ -18,6 +18,22 @@ from .reject import Calibrator
 from .scores.base import Scorer
 from .temperature import tempered_lse
 
+# %% ../nbs/beyond/01_rank.ipynb #turning1
+def turning_point(
+    turns: Tensor,  # (n,) the odds, or another measure of them, from which on each row abstains
+    alpha: float,  # the share of rows that is answered
+) -> float:
+    "Where as many rows abstain as lie at or above the `alpha` quantile"
+    turns, n = turns.sort().values, len(turns)
+    abstain = n - math.ceil((n - 1) * alpha - 1e-9)  # as `fit_threshold` counts
+    last = turns[abstain - 1]
+    above = turns[turns > last]
+    point = (last + above[0]) / 2 if len(above) else last + 1  # ties abstain together, as RC's
+    found = int((turns < point).sum())
+    if found > abstain + 0.01 * n:
+        warn(f"alpha: ties: {found} of {n} rows abstain where {abstain} were meant")
+    return float(point)
+
 # %% ../nbs/beyond/01_rank.ipynb #71187051
 def fit_level(
     p: Tensor,  # (n,) p-values of in-domain rows
@@ -26,16 +42,8 @@ def fit_level(
     power: float = 2.0,
 ) -> float:
     "The level at which as many rows abstain as lie at or above the `alpha` quantile"
-    turn = (p.double().log() + confidence.double().log() / power).sort().values
-    n = len(turn)
-    abstain = n - math.ceil((n - 1) * alpha - 1e-9)  # as `fit_threshold` counts
-    last = turn[abstain - 1]
-    above = turn[turn > last]
-    level = (last + above[0]) / 2 if len(above) else last + 1  # ties abstain together, as RC's
-    found = int((turn < level).sum())
-    if found > abstain + 0.01 * n:
-        warn(f"fit_level: ties: {found} of {n} rows abstain where {abstain} were meant")
-    return float(level.exp())
+    turns = p.double().log() + confidence.double().log() / power
+    return math.exp(turning_point(turns, alpha))
 
 # %% ../nbs/beyond/01_rank.ipynb #c5dfae3e
 class RankU2C(Calibrator):

@@ -6,6 +6,7 @@
 __all__ = ['scorers_of', 'held_out_of_parts', 'among_others', 'claims_of_parts', 'Combined']
 
 # %% ../../nbs/beyond/02_combined.ipynb #combimp1
+import math
 from collections.abc import Sequence
 from typing import Self
 
@@ -16,6 +17,26 @@ from ..core import Outputs, as_bytes, own_copy
 from ..guards import refuse
 from ..held_out import p_value
 from .base import LAWS, Scorer, as_scorer, claim, register_scorer, scorer_name
+
+# %% ../../nbs/beyond/02_combined.ipynb #tailcd01
+def tail_scale(
+    reference: Tensor,  # (m,) scores of in-domain rows, ascending; two or more
+) -> Tensor:  # above 0
+    "The mean excess of the strangest rows, of which there are sqrt(m), over the next one"
+    m = len(reference)
+    k = min(math.isqrt(m - 1) + 1, m - 1)
+    excess = reference[-k:].mean() - reference[-k - 1]
+    least = torch.finfo(reference.dtype).eps * (1 + reference[-1].abs())  # where all are tied
+    return torch.maximum(excess, least)
+
+# %% ../../nbs/beyond/02_combined.ipynb #tailcd02
+def minus_log_p(
+    u: Tensor,  # (n,) scores
+    reference: Tensor,  # (m,) scores of in-domain rows, ascending
+) -> Tensor:  # (n,) in the type of the reference
+    "How strange scores are: minus the log of their p-values, continued beyond the largest"
+    beyond = (u.to(reference.dtype) - reference[-1]).clamp_min(0) / tail_scale(reference)
+    return beyond.clamp_max(1e6) - p_value(u, reference).log()
 
 # %% ../../nbs/beyond/02_combined.ipynb #ea9c6564
 def scorers_of(
@@ -41,8 +62,11 @@ def among_others(
     "Combined scores of rows, with the p-value of each among the others"
     n, total = scores.shape[1], torch.zeros_like(scores[0])
     for u in scores:
-        among_all = p_value(u, u.sort().values) * (n + 1)  # counts the row twice
+        known = u.sort().values
+        among_all = p_value(u, known) * (n + 1)  # counts the row twice
         total -= ((among_all - 1) / n).log()
+        if n > 2:  # the strangest row lies beyond the others
+            total += ((u - known[-2]).clamp_min(0) / tail_scale(known[:-1])).clamp_max(1e6)
     return total
 
 # %% ../../nbs/beyond/02_combined.ipynb #clpcd001
@@ -63,7 +87,7 @@ def claims_of_parts(
 # %% ../../nbs/beyond/02_combined.ipynb #26f34400
 @register_scorer
 class Combined(Scorer):
-    "Minus the sum of the log p-values of several scores"
+    "Minus the sum of the log p-values of several scores, continued beyond the largest"
     def __init__(
         self,
         parts: Sequence[Scorer | str] = ("maxlogit", "knn", "mahalanobis"),  # the scores
@@ -109,7 +133,7 @@ class Combined(Scorer):
 
     def _score(self, x: Outputs) -> Tensor:
         parts = zip(scorers_of(self), self.reference, strict=True)
-        return -torch.stack([p_value(s.score(x), known) for s, known in parts]).log().sum(0)
+        return torch.stack([minus_log_p(s.score(x), known) for s, known in parts]).sum(0)
 
     def _held_out(self, va: Outputs, tau: float) -> Tensor:
         return among_others(held_out_of_parts(self, va, tau))

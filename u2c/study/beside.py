@@ -13,7 +13,7 @@ __all__ = ['BESIDE_METRICS', 'LOSSES', 'REFERENCE', 'SHARES', 'Probs', 'package'
 import importlib
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol, Self
@@ -415,11 +415,12 @@ def compare_methods(
     alpha: float = 0.95,
     sources: Mapping[str, ArrayLike] | None = None,  # by data set, for standard errors, times
     only: Sequence[str] | None = None,  # methods; None for all
+    contenders: Callable[..., dict[str, list[Method]]] = all_methods,  # what is compared
 ) -> pd.DataFrame:  # one row for each data set or mixture, and method
     "Fit every method on va, measure them all on every data set and mixture"
     (first, va), (second, te), *_ = outputs.items()
     tau = fit_temperature(va.logits, in_domain_labels(va))
-    methods = all_methods(head, tau, alpha)
+    methods = contenders(head, tau, alpha)
     for name in only or (): check_name("only", name, list(methods))
     if sources is not None and only is not None:
         expected = "None with sources, whose errors and times need all methods"
