@@ -799,7 +799,8 @@ class Card:
             rows = ([x.name, *((r.shown + SIGNS[r.verdict][1], r) for r in own)]
                     for x, own in zip(self.reports, of_group))
             return html_table(group, head, rows)
-        return "".join(map(table, dict.fromkeys(r.check.group for r in self.reports[0].results)))
+        groups = dict.fromkeys(r.check.group for r in self.reports[0].results)
+        return "".join(map(table, groups))
 
 # %% ../nbs/beyond/06_checks.ipynb #e3511ab9
 def report_card(

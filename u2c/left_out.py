@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .core import Outputs, check_fitted, in_domain_labels, own_copy
+from .core import Outputs, as_bytes, check_fitted, in_domain_labels, options_of, own_copy
 from .guards import ArrayLike, check_above_0, check_real, check_whole, refuse, warn, widen
 from .held_out import plain_scores, stratified_folds
 from .metrics import auroc
@@ -69,7 +69,7 @@ def asked_rows(
     "Some rows of each kind"
     draw = np.random.default_rng(seed)
     kinds = [(asked & kind).nonzero()[:, 0].cpu().numpy() for kind in (unknown, ~unknown)]
-    some = [draw.choice(rows, most, replace=False) if len(rows) > most else rows for rows in kinds]
+    some = [draw.permutation(rows)[:most] for rows in kinds]
     return torch.from_numpy(np.sort(np.concatenate(some))).to(unknown.device)
 
 # %% ../nbs/beyond/08_left_out.ipynb #lo000015
@@ -82,8 +82,8 @@ def taught(
     "A copy that has learned from rows of some classes, with the head of those classes"
     learned = own_copy(scorer)
     for part in learned.modules():
-        head = getattr(part, "weight", None), getattr(part, "bias", None)
-        if isinstance(part, Scorer) and head[0] is not None: give_head(part, tuple(h[kept] for h in head))
+        weight, bias = getattr(part, "weight", None), getattr(part, "bias", None)
+        if weight is not None and bias is not None: give_head(part, (weight[kept], bias[kept]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what there is to say is said of all rows
         return learned.fit(x, tau)
@@ -102,15 +102,14 @@ def left_out(
     for group in class_groups(va.n_classes, seed):
         x = without_classes(va, group)
         kept = torch.tensor([k for k in range(va.n_classes) if k not in group])
-        unknown = x.labels == x.n_classes
+        unknown = torch.isin(y, torch.tensor(group, device=y.device))
         for side in (half, ~half):
             rows = asked_rows(unknown, ~side, most, seed)
             if not unknown[rows].any() or unknown[rows].all(): continue
             learn, ask = x[side & ~unknown], x[rows]
-            scores = [taught(p, learn, kept.tolist(), tau).score(ask) for p in parts]
+            scores = [taught(p, learn, kept.tolist(), tau).score(ask).double() for p in parts]
             taken = kept.to(va.device)[ask.logits.argmax(1)]
-            scores = torch.stack([u.double() for u in scores])
-            trials.append(Trial(group, unknown[rows], scores, y[rows], taken))
+            trials.append(Trial(group, unknown[rows], torch.stack(scores), y[rows], taken))
     return trials
 
 # %% ../nbs/beyond/08_left_out.ipynb #lo000020
@@ -157,9 +156,10 @@ def fit_odds(
 # %% ../nbs/beyond/08_left_out.ipynb #lo000028
 def head_from(
     x: Outputs,
-) -> tuple[Tensor, Tensor] | None:  # weight (c, d) and bias (c,); None if there is no such layer
+) -> tuple[Tensor, Tensor] | None:  # weight (c, d), bias (c,); None if there is no such layer
     "The last layer, from the features that go into it and the logits that come out"
-    if x.features is None or len(x) <= x.features.shape[1] + 1 or x.members is not None: return None
+    if x.features is None or x.members is not None: return None
+    if len(x) <= x.features.shape[1] + 1: return None  # any logits would do
     phi, f = widen(x.features).cpu().double(), widen(x.logits).cpu().double()
     center = phi.mean(0)
     both = torch.cat([phi - center, torch.ones(len(phi), 1)], 1)
@@ -189,7 +189,8 @@ def _of_known_classes(
     safe = [p for p in parts if learns_nothing(p)]
     follows = "only scores that learn nothing from rows are used" if safe else \
         "their inputs will be called unknown"
-    warn(f"LeftOutU2C: {len(which)} of {va.n_classes} classes have no rows ({shown}): {follows}")
+    found = f"{len(which)} of {va.n_classes} classes have no rows ({shown})"
+    warn(f"LeftOutU2C: {found}: {follows}")
     return safe or parts
 
 # %% ../nbs/beyond/08_left_out.ipynb #lo000033
@@ -216,6 +217,13 @@ def turning_odds(
 ) -> Tensor:  # (n,) ascending
     "The intercept from which on each row abstains"
     return (confidence.double().log() - weight * u.double()).sort().values
+
+# %% ../nbs/beyond/08_left_out.ipynb #lo000039b
+def logit(
+    share: float,
+) -> float:
+    "The log-odds of a share"
+    return math.log(share / (1 - share))
 
 # %% ../nbs/beyond/08_left_out.ipynb #lo000040
 class Shown(NamedTuple):
@@ -257,6 +265,24 @@ def _checked_costs(
         raise refuse("costs", repr(costs), "(wrong, abstain, unknown)")
     return tuple(check_above_0(cost, "costs") for cost in costs)
 
+# %% ../nbs/beyond/08_left_out.ipynb #lo000045b
+def odds_of(
+    shown: Shown,
+) -> tuple[float, float]:  # the slope, and the intercept at equal shares
+    "What left-out classes teach about the sum of the chosen scores"
+    return fit_odds([(joint_scores(t, shown.chosen), t.unknown) for t in shown.trials])
+
+# %% ../nbs/beyond/08_left_out.ipynb #lo000045c
+def chosen_before(
+    model: Calibrator,  # with candidates
+    saved: Tensor | None,  # what a state says of its combined score, as bytes
+) -> Scorer:
+    "Those candidates that a saved state has chosen; the score as it is, where they are others"
+    names = [] if saved is None else json.loads(bytes(saved.tolist())).get("parts", [])
+    known = {type(p).__name__: p for p in model.candidates}  # type: ignore[union-attr]
+    chosen = [known[name] for name in names if name in known]
+    return Combined(chosen) if names and len(chosen) == len(names) else model.scorer
+
 # %% ../nbs/beyond/08_left_out.ipynb #lo000045
 def _parts_of(
     scorer: Scorer,
@@ -282,24 +308,78 @@ def usable_parts(
         warn(f"LeftOutU2C: found nothing for {left} to work on; chooses among the others")
     return _of_known_classes(able, va)
 
-# %% ../nbs/beyond/08_left_out.ipynb #lo000047
-class LeftOutU2C(Calibrator):
-    "U2C with scores that are chosen, and odds that are learned, by leaving classes out"
-    usual_weight = 1.0  # where nothing can be learned
+# %% ../nbs/beyond/08_left_out.ipynb #lo000046a
+class LearnedOdds(Calibrator):
+    "Log-odds of abstaining that are linear in u, with an intercept that can be set anew"
+    prior: float | None
+    costs: tuple[float, ...] | None
+    _in_no_file = ("va_scores", "candidates", "all_of_them", "shown")
 
+    def extended_logits(
+        self,
+        x: Outputs,
+        u: Tensor,  # (n,) its scores
+    ) -> Tensor:  # (n, c+1)
+        "The log-probabilities of the classes, and the log-odds of abstaining"
+        f = (widen(x.logits) / self.tau).log_softmax(1)
+        odds = self.weight * u.to(self.weight.dtype) + self.intercept
+        return torch.cat([f, odds[:, None].to(f.dtype)], 1)
+
+    def predict(self, x: Outputs, u: ArrayLike | None = None) -> Tensor:
+        "(n,) classes, c for abstaining: the most probable, or with costs the least expensive"
+        f = self._checked_logits(x, u)
+        if self.costs is None: return f.argmax(1)
+        wrong, abstain, unknown = self.costs
+        top, k = f[:, :-1].max(1)
+        dear = wrong * (1 - top.exp()) + unknown * f[:, -1].exp() > abstain
+        return torch.where(dear, x.n_classes, k)
+
+    def at(
+        self,
+        alpha: float | None = None,  # share of in-domain data that is answered
+        prior: float | None = None,  # share of unknown inputs to expect
+        costs: Sequence[float] | None = None,  # of an error, an abstention, an unknown answered
+    ) -> Self:
+        "The same model with other odds of abstaining; nothing is learned anew"
+        if (alpha is None) == (prior is None):
+            raise refuse("at", f"alpha={alpha}, prior={prior}", "one of them")
+        check_fitted(self, next(self.buffers(), torch.empty(0)).device)
+        if alpha is not None and not 0 < check_real(alpha, "alpha") < 1:
+            raise refuse("alpha", alpha, "0 < alpha < 1")
+        new = own_copy(self)
+        new.alpha = alpha or self.alpha
+        new.prior, new.costs = prior, _checked_costs(prior, costs)
+        new.intercept = torch.full_like(self.intercept, new._intercept())
+        new.theta = self.reference.quantile(new.alpha)
+        return new
+
+    def _intercept(self) -> float:
+        if self.prior is None: return turning_point(self.turns, self.alpha)
+        if not self.odds.isnan(): return float(self.odds) + logit(self.prior)
+        found = f"{self.prior}, where no class could be left out"
+        raise refuse("prior", found, "None: odds have not been learned")
+
+    def get_extra_state(self) -> Tensor:
+        "Class and options, the costs among them"
+        name = type(self).__name__
+        return as_bytes({"class": name} | options_of(self) | {"costs": self.costs})
+
+# %% ../nbs/beyond/08_left_out.ipynb #lo000047
+class LeftOutU2C(LearnedOdds):
+    "U2C with scores that are chosen, and odds that are learned, by leaving classes out"
     def __init__(
         self,
         parts: Sequence[Scorer | str] | Scorer | str = PARTS,  # the scores to choose from
         alpha: float = 0.95,  # share of in-domain data that is answered
         prior: float | None = None,  # share of unknown inputs to expect, in place of alpha
-        costs: Sequence[float] | None = None,  # of an error, an abstention, an unknown answered
+        # of a wrong answer, an abstention, an answer to an unknown input
+        costs: Sequence[float] | None = None,
         keep: int = 3,  # how many scores are chosen
         temperature: str | float = "exact",  # a recipe of `fit_temperature`, or tau itself
         scorer: Scorer | None = None,  # what the parts have become, as a file brings it back
     ):
         given = parts if scorer is None else scorer
-        alone = isinstance(given, Scorer | str)
-        score = as_scorer(given) if alone else Combined(given)  # type: ignore[arg-type]
+        score = as_scorer(given) if isinstance(given, Scorer | str) else Combined(given)
         super().__init__(score, alpha, temperature, "held-out")
         self.candidates, self.all_of_them = _parts_of(score), given is not PARTS
         self.prior, self.costs = prior, _checked_costs(prior, costs)
@@ -326,10 +406,7 @@ class LeftOutU2C(Calibrator):
             raise
 
     def _fit(self, va: Outputs, u: Tensor, tau: float, theta: float) -> None:
-        weight, odds = self.usual_weight, math.nan
-        if self.shown is not None:
-            joint = [(joint_scores(t, self.shown.chosen), t.unknown) for t in self.shown.trials]
-            weight, odds = fit_odds(joint)
+        weight, odds = (1.0, math.nan) if self.shown is None else odds_of(self.shown)
         top = widen(va.logits.amax(1)) / tau
         confidence = torch.exp(top - tempered_lse(va.logits, tau))
         number = lambda v: torch.tensor(v, dtype=torch.float64, device=va.device)
@@ -338,57 +415,8 @@ class LeftOutU2C(Calibrator):
         self.reference = u.double().sort().values
         self.intercept = number(self._intercept())
 
-    def _intercept(self) -> float:
-        if self.prior is None: return turning_point(self.turns, self.alpha)
-        if self.odds.isnan():
-            found = f"{self.prior}, with {int(self.n_classes)} classes, too few to leave one out"
-            raise refuse("prior", found, "None: odds cannot be learned")
-        return float(self.odds) + math.log(self.prior / (1 - self.prior))
-
-    def extended_logits(
-        self,
-        x: Outputs,
-        u: Tensor,  # (n,) its scores
-    ) -> Tensor:  # (n, c+1)
-        "The log-probabilities of the classes, and the log-odds of abstaining"
-        f = (widen(x.logits) / self.tau).log_softmax(1)
-        odds = self.weight * u.to(self.weight.dtype) + self.intercept
-        return torch.cat([f, odds[:, None].to(f.dtype)], 1)
-
-    def predict(self, x: Outputs, u: ArrayLike | None = None) -> Tensor:
-        "(n,) classes, c for abstaining: the most probable, or with costs the least expensive"
-        f = self._checked_logits(x, u)
-        if self.costs is None: return f.argmax(1)
-        wrong, abstain, unknown = self.costs
-        top, k = f[:, :-1].max(1)
-        dear = wrong * (1 - top.exp()) + unknown * f[:, -1].exp() > abstain
-        return torch.where(dear, x.n_classes, k)
-
-    def at(
-        self,
-        alpha: float | None = None,  # share of in-domain data that is answered
-        prior: float | None = None,  # share of unknown inputs to expect
-        costs: Sequence[float] | None = None,  # see the class
-    ) -> Self:
-        "The same model with other odds of abstaining; nothing is learned anew"
-        if (alpha is None) == (prior is None):
-            raise refuse("at", f"alpha={alpha}, prior={prior}", "one of them")
-        check_fitted(self, next(self.buffers(), torch.empty(0)).device)
-        if alpha is not None and not 0 < check_real(alpha, "alpha") < 1:
-            raise refuse("alpha", alpha, "0 < alpha < 1")
-        new = own_copy(self)
-        new.alpha = alpha or self.alpha
-        new.prior, new.costs = prior, _checked_costs(prior, costs)
-        new.intercept = torch.full_like(self.intercept, new._intercept())
-        new.theta = self.reference.quantile(new.alpha)
-        return new
-
     def _load_from_state_dict(self, state_dict, prefix, *args):
-        saved = state_dict.get(f"{prefix}scorer._extra_state")
-        names = [] if saved is None else json.loads(bytes(saved.tolist())).get("parts", [])
-        known = {type(p).__name__: p for p in self.candidates}
-        if names and known.keys() >= set(names):  # those that were chosen
-            self.scorer = Combined([known[name] for name in names])
+        self.scorer = chosen_before(self, state_dict.get(f"{prefix}scorer._extra_state"))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
@@ -438,9 +466,10 @@ def left_out_report(
 ) -> list[LeftOutRow]:  # the fitted model first, then the scores, the best first
     "How well scores, and the sum of the chosen ones, do on classes that are left out"
     if (shown := model.shown) is None:
-        raise refuse("model", "nothing left out", "a LeftOutU2C after fit, of three or more classes")
+        expected = "a LeftOutU2C after fit, of three or more classes"
+        raise refuse("model", "nothing left out", expected)
     joint = [joint_scores(t, shown.chosen) for t in shown.trials]
     of = lambda name, u: row_of_report(name, shown.trials, u, model.alpha)
-    rows = [of(name, [t.scores[k] for t in shown.trials]) for k, name in enumerate(shown.names)]
-    best = sorted(rows, key=lambda row: -row.auroc)
-    return [of(" + ".join(shown.names[k] for k in shown.chosen), joint), *best]
+    each = [of(name, [t.scores[k] for t in shown.trials]) for k, name in enumerate(shown.names)]
+    total = of(" + ".join(shown.names[k] for k in shown.chosen), joint)
+    return [total, *sorted(each, key=lambda row: -row.auroc)]

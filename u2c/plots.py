@@ -241,9 +241,10 @@ def figure_1(
     square: dict[str, Any] = dict(marker="s", ms=7, mfc="none", mew=1.4, ls="none")
     named = ((BLUE, "right"), (VERMILLION, "wrong"))
     borders = [Line2D([], [], color=color, label=name, **square) for color, name in named]
+    right_top: dict[str, Any] = dict(loc="upper right", handletextpad=0.2)
     for ax, image, p, right in zip(axs[1:], pixels, probs, correct):
         plot_examples(ax, image, p[:, -1], p[:, :-1].amax(1), right, n_classes=c)
-        ax.legend(handles=borders, loc="upper right", frameon=False, fontsize=8, handletextpad=.2)
+        ax.legend(handles=borders, frameon=False, fontsize=8, **right_top)
     for ax, title in zip(axs, ("(a)", "(b) in-domain", "(c) out-of-domain")):
         ax.set_title(title, fontsize=9, loc="left")
     return fig

@@ -20,7 +20,7 @@ from .temperature import tempered_lse
 
 # %% ../nbs/beyond/01_rank.ipynb #turning1
 def turning_point(
-    turns: Tensor,  # (n,) the odds, or another measure of them, from which on each row abstains
+    turns: Tensor,  # (n,) from where on each row abstains
     alpha: float,  # the share of rows that is answered
 ) -> float:
     "Where as many rows abstain as lie at or above the `alpha` quantile"

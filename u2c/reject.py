@@ -82,6 +82,8 @@ class Answering(Fitted):
 # %% ../nbs/paper/04_reject.ipynb #346bd96d
 class Calibrator(Answering):
     "A classifier with a reject option: c+1 probabilities, the last for abstaining"
+    _in_no_file: tuple[str, ...] = ("va_scores",)  # attributes that `fit` alone sets
+
     def __init__(
         self,
         scorer: Scorer | str,  # the epistemic uncertainty u(x); `fit` fits a copy of it

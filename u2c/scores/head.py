@@ -90,11 +90,12 @@ class HeadScorer(Scorer):
 
 # %% ../../nbs/paper/03a_head.ipynb #f1f94946
 def give_head(
-    scorer: Scorer,  # changed in place
+    scorer: nn.Module,  # a score, or what holds one; changed in place
     head: Head,  # the network's last layer
 ) -> None:
     "Hand the last layer to those scorers that work on one"
-    for part in scorer.modules():
+    candidates = getattr(scorer, "candidates", ())  # of `LeftOutU2C`
+    for part in (m for s in (scorer, *candidates) for m in s.modules()):
         if isinstance(part, Scorer) and {"weight", "bias"} <= part._buffers.keys():
             part.weight, part.bias = check_head(head)
 

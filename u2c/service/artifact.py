@@ -26,6 +26,7 @@ import u2c
 from ..core import Fitted, Outputs, as_bytes, check_fitted
 from ..guards import ArrayLike, refuse
 from ..metrics import ece, err, nll
+from ..left_out import LeftOutU2C
 from ..rank import RankU2C
 from ..reject import Calibrator, RejectOrClassify
 from ..relabel import RelabelU2C
@@ -170,7 +171,7 @@ def read_file(
 
 # %% ../../nbs/service/03_artifact.ipynb #0cc9fbb8
 calibrators: dict[str, type[Calibrator]] = {  # those that a file may name
-    c.__name__: c for c in (RejectOrClassify, U2C, RankU2C, RelabelU2C)
+    c.__name__: c for c in (RejectOrClassify, U2C, RankU2C, RelabelU2C, LeftOutU2C)
 }
 
 # %% ../../nbs/service/03_artifact.ipynb #ac75b059
@@ -259,7 +260,7 @@ def _check_comes_back(
         if type(b) is not type(a):
             expected = "the class that is registered under its name"
             raise refuse(name, "another class of that name", expected, ArtifactError)
-        for key in vars(a).keys() - usual.keys() - {"va_scores"}:  # `fit` alone knows those
+        for key in vars(a).keys() - usual.keys() - set(getattr(a, "_in_no_file", ())):
             try: same = bool(vars(a)[key] == vars(b)[key])
             except Exception: same = False  # tensors, arrays: no options
             if same: continue

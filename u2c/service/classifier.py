@@ -17,9 +17,11 @@ from torch import Tensor, nn
 from ..core import Outputs, own_copy
 from ..guards import refuse
 from ..held_out import p_value
+from ..left_out import PARTS, LeftOutU2C
 from ..rank import RankU2C
 from ..reject import Calibrator, RejectOrClassify
 from ..scores.base import Scorer
+from ..scores.combined import Combined
 from ..scores.distances import kept_rows
 from ..scores.head import give_head
 from .artifact import ArtifactError, building, checksum, model_card, pack
@@ -30,6 +32,7 @@ from ..unified import U2C
 # %% ../../nbs/service/01_classifier.ipynb #2ba1b311
 methods: dict[str, type[Calibrator]] = {
     "rank": RankU2C, "u2c": U2C, "u2c_linear": U2C, "rc": RejectOrClassify,
+    "left-out": LeftOutU2C,
 }
 
 # %% ../../nbs/service/01_classifier.ipynb #5de74578
@@ -43,6 +46,8 @@ def make_calibrator(
     if method not in list(methods):
         raise refuse("method", repr(method), f"one of {', '.join(methods)}")
     if method == "u2c_linear": options = {"link": "linear"} | options
+    # it chooses what is combined, unless it is told
+    if method == "left-out" and scorer == "combined": scorer = Combined(PARTS)
     return methods[method](scorer, alpha=alpha, **options)
 
 # %% ../../nbs/service/01_classifier.ipynb #d7f94bbb
@@ -148,7 +153,7 @@ class CalibratedNetwork:
         va = data if isinstance(data, Outputs) else net.outputs(data, batch, known_only=True)
         names = _names_of(data, va.n_classes, self.given)
         classes = _checked_names(names, self.unknown)
-        if net.layer is not None: give_head(calibrator.scorer, net.head())
+        if net.layer is not None: give_head(calibrator, net.head())
         assert (u := calibrator.fit(va).va_scores) is not None
         self.measured = {"validation": realised(calibrator, va, u)}
         self.net, self.calibrator, self.classes = net, calibrator, classes

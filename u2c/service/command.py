@@ -420,7 +420,8 @@ def export(args: argparse.Namespace) -> int:
     _, served, source = reader.opened
     head, rows = args.head or source is None, real_rows(reader, args.data)
     if isinstance(rows, list) or not head:
-        with needs("vision"): found = export_classifier(reader.network, args.out, rows, not head)
+        with needs("vision"):
+            found = export_classifier(reader.network, args.out, rows, not head)
     else:
         about = {"classes": served.classes, "unknown": served.unknown}
         model = served.calibrator
@@ -495,7 +496,7 @@ def calibrate_options(parser: argparse.ArgumentParser) -> None:
     add("--data", required=True, help=LABELLED)
     add("-o", "--out", required=True, metavar="FILE", help="the file to write, such as my.u2c")
     add("--scorer", default="combined", help="the uncertainty u(x) (default: combined)")
-    methods = ("rank", "u2c", "u2c_linear", "rc")
+    methods = ("rank", "left-out", "u2c", "u2c_linear", "rc")
     add("--method", default="rank", choices=methods, help="how to calibrate (default: rank)")
     alpha = "share of inputs that is answered (default: 0.95)"
     add("--alpha", type=float, default=0.95, help=alpha)

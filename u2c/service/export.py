@@ -22,12 +22,15 @@ import u2c
 from ..core import Outputs, check_fitted, check_outputs
 from ..guards import check_scores, refuse, warn, widen
 from ..held_out import p_value
+from ..left_out import LeftOutU2C
 from ..rank import RankU2C
 from ..reject import Calibrator, RejectOrClassify
 from ..scores.base import Scorer
-from ..scores.combined import Combined, scorers_of
+from ..scores.combined import Combined, minus_log_p, scorers_of, tail_scale
 from ..scores.distances import KNN, Mahalanobis
 from ..scores.head import ASH, MaxLogit, binarize
+from ..scores.logits import Entropy
+from ..scores.more import FDBD, Residual, ViM
 from .artifact import check_place, pack, reason_of, whole_file
 from .classifier import U2CClassifier, check_weights
 from .network import Featurizer, evaluating, first_weight, watched
@@ -173,20 +176,97 @@ class KNNTwin(nn.Module):
         nearest = square.topk(self.k, 1, largest=False).values.clamp_min(0)
         return nearest[:, -1] if self.distance == "kth" else nearest.sqrt().mean(1)
 
+# %% ../../nbs/service/05_export.ipynb #moretwn2
+@twin_of(Entropy)
+class EntropyTwin(nn.Module):
+    "The entropy of the softmax"
+    def __init__(self, fitted: Entropy):
+        super().__init__()
+        self.tau = float(fitted.temperature or fitted.tau)
+
+    def forward(self, features: Tensor, logits: Tensor) -> Tensor:
+        "u of each row"
+        log_p = (logits / self.tau).log_softmax(1)
+        return -(log_p.exp() * log_p).sum(1)
+
+# %% ../../nbs/service/05_export.ipynb #moretwn3
+@twin_of(Residual)
+class ResidualTwin(nn.Module):
+    "Length of what the principal directions leave over"
+    origin: Tensor
+    left: Tensor
+
+    def __init__(self, fitted: Residual):
+        super().__init__()
+        for name in ("origin", "left"):
+            self.register_buffer(name, getattr(fitted, name).double().cpu().contiguous())
+
+    def forward(self, features: Tensor, logits: Tensor) -> Tensor:
+        "u of each row"
+        return ((features.double() - self.origin) @ self.left).square().sum(1).sqrt().float()
+
+# %% ../../nbs/service/05_export.ipynb #moretwn4
+@twin_of(ViM)
+class ViMTwin(ResidualTwin):
+    "The residual in units of logits, minus the log-sum-exp of the logits"
+    def __init__(self, fitted: ViM):
+        super().__init__(fitted)
+        self.unit = float(fitted.unit)
+
+    def forward(self, features: Tensor, logits: Tensor) -> Tensor:
+        "u of each row"
+        return super().forward(features, logits) * self.unit - logits.logsumexp(1)
+
+# %% ../../nbs/service/05_export.ipynb #moretwn5
+@twin_of(FDBD)
+class FDBDTwin(nn.Module):
+    "Minus the mean distance to the decision boundaries, relative to that from the mean"
+    mean: Tensor
+    between: Tensor
+
+    def __init__(self, fitted: FDBD):
+        super().__init__()
+        for name in ("mean", "between"):
+            self.register_buffer(name, getattr(fitted, name).float().cpu().contiguous())
+
+    def forward(self, features: Tensor, logits: Tensor) -> Tensor:
+        "u of each row"
+        top, j = logits.max(1, keepdim=True)
+        others = max(1, logits.shape[1] - 1)
+        gaps = ((top - logits) / self.between[j[:, 0]]).sum(1) / others
+        length = (features - self.mean).square().sum(1).sqrt()
+        least, most = torch.finfo(length.dtype).tiny, torch.finfo(length.dtype).max
+        return -(gaps / length.clamp_min(least)).clamp_max(most)
+
+# %% ../../nbs/service/05_export.ipynb #strange1
+class Strangeness(nn.Module):
+    "Minus the log of the p-value of a score among known ones, continued beyond the largest"
+    def __init__(
+        self,
+        reference: Tensor,  # (m,) known scores, ascending
+    ):
+        super().__init__()
+        self.rank = Ranks(reference)
+        self.top, self.scale = float(reference[-1]), float(tail_scale(reference))
+
+    def forward(self, u: Tensor) -> Tensor:
+        "-log p of each score"
+        u = torch.where(u.isnan(), math.inf, u).double()
+        return ((u - self.top) / self.scale).clamp(0, 1e6) - self.rank(u).log()
+
 # %% ../../nbs/service/05_export.ipynb #2536af0c
 @twin_of(Combined)
 class CombinedTwin(nn.Module):
-    "Minus the sum of the log p-values of several scores"
+    "Minus the sum of the log p-values of several scores, continued beyond the largest"
     def __init__(self, fitted: Combined):
         super().__init__()
         self.parts = nn.ModuleList(make_twin(part) for part in scorers_of(fitted))
-        self.ranks = nn.ModuleList(Ranks(known) for known in fitted.reference)
+        self.ranks = nn.ModuleList(Strangeness(known) for known in fitted.reference)
 
     def forward(self, features: Tensor, logits: Tensor) -> Tensor:
         "u of each row"
         pairs = zip(self.parts, self.ranks, strict=True)
-        logs = [rank(part(features, logits)).log() for part, rank in pairs]
-        return -torch.stack(logs).sum(0)
+        return torch.stack([rank(part(features, logits)) for part, rank in pairs]).sum(0)
 
 # %% ../../nbs/service/05_export.ipynb #rounding1
 ROUNDING = 2e-6  # what two right programs may differ by in a score, times 1 + |u|
@@ -201,7 +281,7 @@ def score_bounds(
     if isinstance(scorer, Combined):
         ends = zip(*(score_bounds(part, x) for part in scorers_of(scorer)))
         pairs = (zip(us, scorer.reference) for us in ends)
-        low, high = (-torch.stack([p_value(*p) for p in some]).log().sum(0) for some in pairs)
+        low, high = (torch.stack([minus_log_p(*p) for p in some]).sum(0) for some in pairs)
     return low - ROUNDING * (1 + low.abs()), high + ROUNDING * (1 + high.abs())
 
 # %% ../../nbs/service/05_export.ipynb #38eb3e48
@@ -252,6 +332,21 @@ class RankTwin(nn.Module):
         "(n, c+1) probabilities"
         f = (logits / self.tau).log_softmax(1)
         odds = self.power * (self.level / self.rank(u)).log()
+        return torch.cat([f, odds[:, None].to(f.dtype)], 1).softmax(1)
+
+# %% ../../nbs/service/05_export.ipynb #leftwin1
+@twin_of(LeftOutU2C)
+class LeftOutTwin(nn.Module):
+    "U2C of left-out classes: the log-odds of abstaining are linear in u"
+    def __init__(self, fitted: LeftOutU2C):
+        super().__init__()
+        self.tau, self.weight = float(fitted.tau), float(fitted.weight)
+        self.intercept = float(fitted.intercept)
+
+    def forward(self, logits: Tensor, u: Tensor) -> Tensor:
+        "(n, c+1) probabilities"
+        f = (logits / self.tau).log_softmax(1)
+        odds = self.weight * u.double() + self.intercept
         return torch.cat([f, odds[:, None].to(f.dtype)], 1).softmax(1)
 
 # %% ../../nbs/service/05_export.ipynb #expouts1
