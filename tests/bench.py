@@ -15,8 +15,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from u2c.core import Outputs
+from u2c.left_out import left_out
 from u2c.rank import RankU2C
 from u2c.reject import fit_threshold
+from u2c.scores.base import make_scorer
 from u2c.scores.distances import Mahalanobis
 from u2c.temperature import fit_temperature, tempered_lse
 from u2c.unified import U2C, fit_link
@@ -74,23 +76,41 @@ def memory() -> None:
     print(json.dumps((peak[0] - before) / (logits.numel() * logits.element_size())))
 
 
-def held_out(d: int = 2048) -> str:
-    "What held-out scores of Mahalanobis cost and mend, on simulated features of a ResNet50's size"
+def features(d: int = 2048) -> tuple[Outputs, Outputs, tuple[torch.Tensor, torch.Tensor]]:
+    "Simulated va and te of a ResNet50's size, and a last layer"
     g = torch.Generator().manual_seed(0)
-    mu, logits = torch.randn(C, d, generator=g) / 2, torch.zeros(N, 1).expand(N, C)
+    mu = torch.randn(C, d, generator=g) / 2
+    weight, bias = mu / d**0.5, torch.zeros(C)
 
     def sample() -> Outputs:
         y = torch.randint(C, (N,), generator=g)
-        return Outputs(torch.randn(N, d, generator=g) + mu[y], logits, y)
+        phi = torch.randn(N, d, generator=g) + mu[y]
+        return Outputs(phi, phi @ weight.T + bias, y)
 
-    va, te, found = sample(), sample(), {}
+    return sample(), sample(), (weight, bias)
+
+
+def held_out(va: Outputs, te: Outputs) -> str:
+    "What held-out scores of Mahalanobis cost and mend"
+    found: dict[str, torch.Tensor] = {}
     scorer = Mahalanobis().fit(va)
     one_pass = seconds(lambda: found.update({"in-sample": scorer.score(va)}))
     took = seconds(lambda: found.update({"held-out": scorer.held_out(va)}))
     u = scorer.score(te).double()
     shares = [f"{(u >= fit_threshold(v)).double().mean().item():.2%} {how}" for how, v in found.items()]
     cost = f"held-out scores, factorization included, take {took / one_pass:.1f} times one scoring pass ({one_pass:.0f} s)"
-    return f"Mahalanobis on {N:,} x {d:,} features, {C:,} classes: {cost}; of new rows are rejected, at nominal 5 %, {' and '.join(shares)}."
+    size = f"{len(va):,} x {va.features.shape[1]:,} features, {va.n_classes:,} classes"
+    return f"Mahalanobis on {size}: {cost}; of new rows are rejected, at nominal 5 %, {' and '.join(shares)}."
+
+
+def left_out_classes(va: Outputs, head: tuple[torch.Tensor, torch.Tensor]) -> str:
+    "What asking about left-out classes costs beside learning the scores and scoring va with them once"
+    names = ("maxlogit", "entropy", "knn", "mahalanobis", "vim")
+    parts = [make_scorer(name, **({"head": head} if name == "vim" else {})) for name in names]
+    each = {name: (seconds(lambda p=p: p.fit_score(va)), seconds(lambda p=p: left_out(va, [p]))) for name, p in zip(names, parts)}
+    one, all_ = (sum(times) for times in zip(*each.values()))
+    shares = ", ".join(f"{name} {b / a:.1f} ({b:.0f} s)" for name, (a, b) in each.items())
+    return f"Leaving out classes, ten groups and two halves, takes {all_ / one:.1f} times one pass of learning and scoring ({one:.0f} s): {shares}."
 
 
 def main() -> None:
@@ -117,7 +137,9 @@ def main() -> None:
     text = [f"{N:,} x {C:,} logits, {torch.get_num_threads()} threads, torch {torch.__version__}, Python {platform.python_version()}", ""]
     text += ["| fit | authors' procedure (s) | u2c (s) | times faster |", "| --- | ---: | ---: | ---: |"]
     text += [f"| {name} | {plain:,.0f} | {ours:.2f} | {plain / ours:,.0f} |" for name, plain, ours in rows]
-    text += ["", f"Peak memory of the whole fit, logits included: {ratio:.2f} times the logits.", "", held_out()]
+    text += ["", f"Peak memory of the whole fit, logits included: {ratio:.2f} times the logits."]
+    va, te, head = features()
+    text += ["", held_out(va, te), "", left_out_classes(va, head)]
     out = Path(__file__).parent.parent / "_runs/bench.md"
     out.parent.mkdir(exist_ok=True)
     out.write_text("\n".join(text) + "\n")

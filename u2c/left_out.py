@@ -56,7 +56,8 @@ class Trial(NamedTuple):
     group: list[int]  # these classes
     unknown: Tensor  # (m,) is a row of the group?
     scores: Tensor  # (s, m) in float64, a line for each score
-    labels: Tensor  # (m,) the classes of the rows
+    rows: Tensor  # (m,) their numbers
+    labels: Tensor  # (m,) their classes
     taken: Tensor  # (m,) the most probable one of the other classes
 
 # %% ../nbs/beyond/08_left_out.ipynb #lo000014
@@ -95,11 +96,12 @@ def left_out(
     tau: float = 1.0,  # the temperature of the logits
     most: int = 1000,  # rows of each kind that are asked about in a trial
     seed: int = 0,  # decides halves, groups and rows
+    groups: Sequence[Sequence[int]] | None = None,  # those of `class_groups` if None
 ) -> list[Trial]:
     "Ask scores about rows of classes that they have not learned, class by class"
     y, trials = in_domain_labels(va), []
     half = stratified_folds(y, 2, seed).bool()
-    for group in class_groups(va.n_classes, seed):
+    for group in groups or class_groups(va.n_classes, seed):
         x = without_classes(va, group)
         kept = torch.tensor([k for k in range(va.n_classes) if k not in group])
         unknown = torch.isin(y, torch.tensor(group, device=y.device))
@@ -109,7 +111,8 @@ def left_out(
             learn, ask = x[side & ~unknown], x[rows]
             scores = [taught(p, learn, kept.tolist(), tau).score(ask).double() for p in parts]
             taken = kept.to(va.device)[ask.logits.argmax(1)]
-            trials.append(Trial(group, unknown[rows], torch.stack(scores), y[rows], taken))
+            u = torch.stack(scores)
+            trials.append(Trial(list(group), unknown[rows], u, rows, y[rows], taken))
     return trials
 
 # %% ../nbs/beyond/08_left_out.ipynb #lo000020

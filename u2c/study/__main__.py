@@ -78,7 +78,7 @@ def write_ranking(a: Namespace) -> None:
 def write_left_out(a: Namespace) -> None:
     "Compare what left-out classes teach, step by step, or what they foretell"
     from u2c.study.left_out import compare_left_out
-    column = {"methods": "method", "scores": "left_auroc"}[a.what]
+    column = {"methods": "method", "scores": "left_auroc", "odds": "said"}[a.what]
     check_records(a.out, column, a.what)
     configs = asked_networks(a)
     record_networks(configs, lambda config: compare_left_out(config, a.runs, a.what), a.out)
@@ -138,7 +138,8 @@ def study_options() -> ArgumentParser:
     for name, run in studies.items():
         study = names.add_parser(name, help=run.__doc__, description=run.__doc__)
         study.set_defaults(run=run)
-        kinds = {"beside": ["methods", "combinations"], "left-out": ["methods", "scores"]}
+        kinds = {"beside": ["methods", "combinations"],
+                 "left-out": ["methods", "scores", "odds"]}
         if name in kinds:
             help = "is compared"
             study.add_argument("--what", default="methods", choices=kinds[name], help=help)
