@@ -316,6 +316,11 @@ class LearnedOdds(Calibrator):
     "Log-odds of abstaining that are linear in u, with an intercept that can be set anew"
     prior: float | None
     costs: tuple[float, ...] | None
+    weight: Tensor  # the slope
+    odds: Tensor  # the intercept at equal shares
+    intercept: Tensor
+    turns: Tensor  # the intercept from which on each validation row abstains
+    reference: Tensor  # its held-out scores, ascending
     _in_no_file = ("va_scores", "candidates", "all_of_them", "shown")
 
     def extended_logits(
@@ -341,7 +346,7 @@ class LearnedOdds(Calibrator):
         self,
         alpha: float | None = None,  # share of in-domain data that is answered
         prior: float | None = None,  # share of unknown inputs to expect
-        costs: Sequence[float] | None = None,  # of an error, an abstention, an unknown answered
+        costs: Sequence[float] | None = None,  # see the class
     ) -> Self:
         "The same model with other odds of abstaining; nothing is learned anew"
         if (alpha is None) == (prior is None):
@@ -471,8 +476,9 @@ def left_out_report(
     if (shown := model.shown) is None:
         expected = "a LeftOutU2C after fit, of three or more classes"
         raise refuse("model", "nothing left out", expected)
-    joint = [joint_scores(t, shown.chosen) for t in shown.trials]
-    of = lambda name, u: row_of_report(name, shown.trials, u, model.alpha)
-    each = [of(name, [t.scores[k] for t in shown.trials]) for k, name in enumerate(shown.names)]
-    total = of(" + ".join(shown.names[k] for k in shown.chosen), joint)
+    trials, names = shown.trials, shown.names
+    of = lambda name, u: row_of_report(name, trials, u, model.alpha)
+    each = [of(name, [t.scores[k] for t in trials]) for k, name in enumerate(names)]
+    joint = [joint_scores(t, shown.chosen) for t in trials]
+    total = of(" + ".join(names[k] for k in shown.chosen), joint)
     return [total, *sorted(each, key=lambda row: -row.auroc)]
