@@ -118,11 +118,8 @@ class TokenParts(NamedTuple):
         "(n,) minus log P(answer), with abstaining as a token"
         return -(self.log_keep + self.log_q).sum(1)
 
-    def logits(
-        self,
-        line: Tensor,  # (2,) slope and height
-    ) -> Tensor:  # (n, 2)
-        "Log-odds of a right answer, as the logits of right and wrong"
+    def logits(self, line: Tensor) -> Tensor:  # (n, 2)
+        "Log-odds of a right answer by slope and height, as the logits of right and wrong"
         z = line[0] * self.log_q.sum(1) + line[1]
         return torch.stack([z, torch.zeros_like(z)], 1)
 

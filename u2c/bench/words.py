@@ -29,11 +29,8 @@ from torch import Tensor, nn
 from ..guards import refuse
 
 # %% ../../nbs/bench/04_words.ipynb #1fa218d9
-def package_file(
-    package: str,  # an installed package; it is not imported
-    path: str,  # of a file inside it
-) -> Path:
-    "A data file of an installed package"
+def package_file(package: str, path: str) -> Path:
+    "A file inside an installed package, which is not imported"
     spec = importlib.util.find_spec(package)
     file = Path(spec.origin).parent / path if spec and spec.origin else None
     if file and file.exists(): return file
@@ -90,10 +87,8 @@ LANGUAGES = {  # name: its list in pyspellchecker, and how far it is from French
 }
 
 # %% ../../nbs/bench/04_words.ipynb #c2a21676
-def spellings(
-    code: str,  # a language: "fr", "it", ...
-) -> list[str]:
-    "A word list of pyspellchecker, in alphabetical order"
+def spellings(code: str) -> list[str]:
+    "pyspellchecker's words of a language such as `fr`, in alphabetical order"
     file = package_file("spellchecker", f"resources/{code}.json.gz")
     return sorted(json.loads(gzip.decompress(file.read_bytes())))
 
@@ -124,11 +119,8 @@ class Words(NamedTuple):
     group: str  # "train", "in-domain", "shift", "near", "middle" or "far"
 
 # %% ../../nbs/bench/04_words.ipynb #79f8612b
-def foreign_words(
-    lengths: Sequence[int],  # of the words that are wanted
-    seed: int = 0,
-) -> dict[str, Words]:
-    "Words that are not French, each set with the same lengths"
+def foreign_words(lengths: Sequence[int], seed: int = 0) -> dict[str, Words]:
+    "Words that are not French, each set with the lengths that are asked for"
     rng, plain = np.random.default_rng(seed), list(ALPHABET[:26])
     known = {*map(without_accents, lexique().word), *map(without_accents, spellings("fr"))}
     def drawn(words: Sequence[str]) -> list[str]:
@@ -253,10 +245,8 @@ def published_speller() -> Speller:
     with as_file(files("u2c") / "data/speller.safetensors") as path: return load_speller(path)
 
 # %% ../../nbs/bench/04_words.ipynb #51f85b22
-def preceding(
-    y: Tensor,  # (n, t) classes, negative behind the end
-) -> Tensor:  # (n, t)
-    "For each token the one before it"
+def preceding(y: Tensor) -> Tensor:  # (n, t) each
+    "For each token, negative behind the end, the one before it"
     start = torch.full_like(y[:, :1], START)
     return torch.cat([start, y[:, :-1].where(y[:, :-1] >= 0, END)], 1)
 
@@ -275,9 +265,7 @@ class Spelled(NamedTuple):
     read: Tensor  # (n, width) mean state of the encoder over the letters
 
 # %% ../../nbs/bench/04_words.ipynb #f1c5f73e
-def token_counts(
-    tokens: Tensor,  # (n, t)
-) -> Tensor:  # (n,) from 1 to t
+def token_counts(tokens: Tensor) -> Tensor:  # (n, t) -> (n,)
     "The place of the first end mark, counted from 1; all tokens where there is none"
     ended = tokens == END
     return torch.where(ended.any(1), ended.int().argmax(1) + 1, tokens.shape[1])
@@ -311,9 +299,7 @@ def teacher_forced(
     return spelled(net, words, as_numbers(sounds, PHONEMES, END, END))
 
 # %% ../../nbs/bench/04_words.ipynb #3aaa8134
-def drawn_token(
-    logits: Tensor,  # (n, c)
-) -> Tensor:  # (n,)
+def drawn_token(logits: Tensor) -> Tensor:  # (n, c) -> (n,)
     "A class drawn with its probability"
     return torch.multinomial(logits.softmax(1), 1)[:, 0]
 
@@ -361,11 +347,8 @@ class Writer:
         h = h + other.out_proj(_attend(q, k, v, other.num_heads, self.there))
         return h + layer.linear2(layer.activation(layer.linear1(layer.norm3(h))))
 
-    def step(
-        self,
-        before: Tensor,  # (n,) the token before this one
-    ) -> Tensor:  # (n, c)
-        "The logits of the next token"
+    def step(self, before: Tensor) -> Tensor:  # (n,) -> (n, c)
+        "The logits of the token after this one"
         placed = positions(self.place + 1, self.net.head.in_features)[-1]
         h = self.net.sounds(before)[:, None] + placed
         for i in range(len(self.layers)): h = self._layer(i, h)
@@ -373,10 +356,7 @@ class Writer:
         last: Any = self.net.decoder.norm
         return self.net.head(last(h))[:, 0]
 
-    def take(
-        self,
-        rows: Tensor,  # (m,) numbers of rows
-    ) -> None:
+    def take(self, rows: Tensor) -> None:
         "Go on with some of the rows, or with some of them several times"
         chosen = lambda pairs: [(k[rows], v[rows]) for k, v in pairs]
         self.past, self.read = chosen(self.past), chosen(self.read)
@@ -385,11 +365,8 @@ class Writer:
 # %% ../../nbs/bench/04_words.ipynb #dbff8d8d
 LONGEST = 24  # tokens at most; the longest word here has 16 letters
 
-def _one_by_one(
-    writer: Writer,
-    pick: Callable[[Tensor], Tensor],
-) -> tuple[Tensor, Tensor]:  # (n, LONGEST) tokens, and (n,) the logs of their probabilities
-    "Token after token, up to the end mark"
+def _one_by_one(writer: Writer, pick: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    "Token after token up to the end mark, and the logs of the answers' probabilities"
     n = len(writer.there)
     token, total = torch.full((n,), START), torch.zeros(n)
     done, found = torch.zeros(n, dtype=torch.bool), torch.full((n, LONGEST), END)

@@ -47,10 +47,8 @@ def check_cells(cells: pd.DataFrame) -> pd.DataFrame:
     return cells
 
 # %% ../../nbs/run/01_verdicts.ipynb #233862ac
-def paper_cells(
-    table: str = "main",  # "main", "linear", "resnet152" or "vit"
-) -> pd.DataFrame:  # cells, without standard errors
-    "One of the paper's result tables"
+def paper_cells(table: str = "main") -> pd.DataFrame:
+    "One of the tables `main`, `linear`, `resnet152`, `vit`, without standard errors"
     with (files("u2c") / "data" / "paper_tables.csv").open(encoding="utf-8") as f:
         cells = pd.read_csv(f).rename(columns={"delta_u2c": "change"})
     check_name("table", table, cells["table"].unique())
@@ -81,11 +79,8 @@ def over_seeds(
     return float(delta.mean()), *welch((sampling**2, sources - 1), (training, seeds - 1))
 
 # %% ../../nbs/run/01_verdicts.ipynb #jointco1
-def joint_error(
-    rows: pd.DataFrame,  # of one (dataset, scorer, method), a row for each seed
-    metric: str,
-) -> float:  # nan if it is not that of just these seeds, or rows disagree
-    "The joint standard error of a change, if it is known"
+def joint_error(rows: pd.DataFrame, metric: str) -> float:
+    "The joint standard error of a change over seeds; nan if it is not of just these rows"
     column = f"{metric}_change_se_joint"
     known = {column, "seeds"} <= set(rows.columns) and (rows["seeds"] == len(rows)).all()
     values = rows[column].unique() if known else []

@@ -55,19 +55,13 @@ def ridge_cholesky(
     return torch.linalg.cholesky(cov + max(ridge, least) * eye).contiguous()
 
 # %% ../../nbs/paper/03b_distances.ipynb #ee71aa10
-def _whiten(
-    chol: Tensor,  # (d, d), from `ridge_cholesky`
-    p: Tensor,  # (n, d), centred
-) -> Tensor:  # (d, n): rows have become columns
-    "Rows where the covariance is the unit matrix"
+def _whiten(chol: Tensor, p: Tensor) -> Tensor:  # (d, d), (n, d) -> (d, n)
+    "Centred rows, now columns, where the covariance is the unit matrix"
     return torch.linalg.solve_triangular(chol, p.T, upper=False)
 
 # %% ../../nbs/paper/03b_distances.ipynb #01f34622
-def _to_nearest(
-    z: Tensor,  # (d, n) whitened
-    centers: Tensor,  # (d, c) whitened as well
-) -> Tensor:  # (n,)
-    "Squared distance of each column to the nearest centre"
+def _to_nearest(z: Tensor, centers: Tensor) -> Tensor:  # (d, n), (d, c) -> (n,)
+    "Squared distance of each whitened column to the nearest whitened centre"
     square = z.square().sum(0) + centers.square().sum(0)[:, None] - 2 * centers.T @ z
     return square.amin(0).clamp_min(0)
 
@@ -229,11 +223,8 @@ class KNN(Scorer):
         return squares[:, -1].clone() if self.distance == "kth" else squares.sqrt().mean(1)
 
 # %% ../../nbs/paper/03b_distances.ipynb #others01
-def check_others(
-    k: int,  # how many neighbours
-    n: int,  # rows to search among, less one
-) -> None:
-    "Raise unless a row has enough others"
+def check_others(k: int, n: int) -> None:
+    "Raise unless a row has k neighbours among n others"
     if k <= n: return
     raise refuse("k", f"{k} neighbours among {n} other rows", f"k <= {n}")
 
@@ -284,13 +275,8 @@ def others_removed(
     return q.amin(1).clamp_min(0), room
 
 # %% ../../nbs/paper/03b_distances.ipynb #b3e024fb
-def _refitted(
-    scorer: Mahalanobis,
-    va: Outputs,
-    u: Tensor,  # (n,) held-out scores
-    lost: Tensor,  # (n,) True where rounding has spoilt them
-) -> Tensor:  # (n,)
-    "Scores with spoilt ones made by fits without their row; if these are many, cross-fitted"
+def _refitted(scorer: Mahalanobis, va: Outputs, u: Tensor, lost: Tensor) -> Tensor:  # (n,)
+    "Scores, the lost ones by fits without their row; if these are many, cross-fitted"
     if not lost.any(): return u
     if (found := int(lost.sum())) > 20:
         warn(f"mahalanobis: {found} rows span a direction alone; va is cross-fitted instead")

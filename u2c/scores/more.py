@@ -61,10 +61,7 @@ class ASHS(ASHP):
         return left * torch.where(after != 0, before / after, 0).clamp_max(50).exp()
 
 # %% ../../nbs/beyond/03_more_scores.ipynb #ff5f51c1
-def check_percentile(
-    value: float,
-    name: str = "percentile",  # for the error
-) -> float:
+def check_percentile(value: float, name: str = "percentile") -> float:
     "A number from 0 to 100"
     if 0 <= check_real(value, name) <= 100: return value
     raise refuse(name, value, f"0 <= {name} <= 100")
@@ -139,12 +136,8 @@ _alike: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 # %% ../../nbs/beyond/03_more_scores.ipynb #classes1
-def check_classes(
-    x: Outputs,
-    c: int,  # that the scorer knows
-    scorer: str,  # who asks, for the error
-) -> None:
-    "Raise unless there are as many logits as classes"
+def check_classes(x: Outputs, c: int, scorer: str) -> None:
+    "Raise unless there are as many logits as classes that the scorer knows"
     if x.n_classes == c: return
     expected = f"{c}, one for each class that {scorer} knows"
     raise refuse("logits", f"{x.n_classes} columns", expected)
@@ -183,10 +176,7 @@ class SHE(Scorer):
         return -torch.cat([like(widen(p), known[j]) for p, j in parts])
 
 # %% ../../nbs/beyond/03_more_scores.ipynb #894b323a
-def origin_of(
-    weight: Tensor,  # (c, d)
-    bias: Tensor,  # (c,)
-) -> Tensor:  # (d,) in float64
+def origin_of(weight: Tensor, bias: Tensor) -> Tensor:  # (c, d), (c,) -> (d,), in float64
     "The features that a head takes closest to zero logits"
     # directions that the weights' own precision does not resolve count as absent
     least = max(weight.shape) * torch.finfo(weight.dtype).eps
