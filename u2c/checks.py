@@ -62,11 +62,7 @@ class GaussianClasses:
         return -torch.logsumexp(-square / 2, 1)
 
 # %% ../nbs/beyond/06_checks.ipynb #e29d4140
-def members_of(
-    phi: Tensor,  # (n, d) features
-    logits: Tensor,  # (n, c)
-    pairs: int = 3,
-) -> Tensor:  # (n, 2 * pairs, c) logits
+def members_of(phi: Tensor, logits: Tensor, pairs: int = 3) -> Tensor:  # (n, 2 * pairs, c)
     "Logits of an ensemble whose averaged prediction is the softmax of `logits`"
     middle = GaussianClasses().means[:-1].mean(0)
     with seeded(0): off = 0.1 * torch.randn(pairs, logits.shape[1], len(middle))
@@ -125,18 +121,12 @@ def joined(*parts: Outputs) -> Outputs:
     named = [p.parts() for p in parts]
     return Outputs(**{k: torch.cat([x[k] for x in named]) for k in named[0]})
 
-# %% ../nbs/beyond/06_checks.ipynb #a7fe3501
-@lru_cache(maxsize=1)
-def _plain() -> Setting:
-    "What `plain_setting` gives copies of"
-    seeds = {"known": 2, "near": 3, "far": 4}
-    x = joined(*(sample(100, seed, **kinds[kind]) for kind, seed in seeds.items()))
-    return Setting(sample(240, seed=1), x, GaussianClasses().head)
-
 # %% ../nbs/beyond/06_checks.ipynb #6bbc81f8
 def plain_setting() -> Setting:  # may be written to
     "240 rows to fit on, 12 for each feature, and 300 others: known, near and far"
-    return deepcopy(_plain())
+    seeds = {"known": 2, "near": 3, "far": 4}
+    x = joined(*(sample(100, seed, **kinds[kind]) for kind, seed in seeds.items()))
+    return Setting(sample(240, seed=1), x, GaussianClasses().head)
 
 # %% ../nbs/beyond/06_checks.ipynb #f2273a5a
 class NotApplicable(Exception):
@@ -283,11 +273,8 @@ def rank_correlation(a: ArrayLike, b: ArrayLike) -> float:  # from -1 to 1
     return float(p @ q / length) if length else 0.0
 
 # %% ../nbs/beyond/06_checks.ipynb #c9c66601
-def rise(
-    subject: Subject,
-    at: Callable[[float], Tensor],  # factor -> (n, d) features, row by row on the same ray
-) -> float:  # 1 if every row rises at every step, -1 if every row falls
-    "Mean rank correlation of score and distance along rays"
+def rise(subject: Subject, at: Callable[[float], Tensor]) -> float:
+    "Mean rank correlation, from -1 to 1, of score and factor on rays of features"
     scorer, factors = subject.fit(plain_setting()), 2.0 ** np.arange(7)
     unit = 1e-3 * float(scorer.score(sample(200, 5)).double().std()) or 1.0
     steps = [scorer.score(outputs_at(at(t))).double().cpu().numpy() / unit for t in factors]
@@ -433,12 +420,8 @@ def duplicates(subject: Subject) -> float:
     return departure(subject, "duplicates", s._replace(va=joined(s.va, s.va)))
 
 # %% ../nbs/beyond/06_checks.ipynb #8d76a78b
-def ranks_among(
-    u: ArrayLike,  # (m,) scores of fresh rows
-    known: ArrayLike,  # (n,) scores of validation rows
-    seed: int = 0,  # decides the places of ties
-) -> np.ndarray:  # (m,) between 0 and 1
-    "Where scores stand among others: the middle of the place that each would take"
+def ranks_among(u: ArrayLike, known: ArrayLike, seed: int = 0) -> np.ndarray:
+    "Where scores stand among others: the middle of the place each would take; ties by chance"
     x, ref = np.asarray(u), np.sort(np.asarray(known))
     below, upto = (np.searchsorted(ref, x, side) for side in ("left", "right"))
     ties, chance = upto - below, np.random.default_rng(seed).random(len(x))
@@ -685,11 +668,7 @@ SIGNS = {  # verdict -> in a terminal, behind a number on a page, and its colour
 }
 
 # %% ../nbs/beyond/06_checks.ipynb #d4578049
-def html_table(
-    caption: str,
-    head: Iterable[str],
-    rows: Iterable[Iterable[Any]],  # a cell: a text; or what to show of a result, and that
-) -> str:
+def html_table(caption: str, head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     "A table as a data frame's; results have colours, and notes where the mouse rests"
     def cell(x: str | tuple[str, Result]) -> str:
         if isinstance(x, str): return f'<td style="text-align:left">{html.escape(x)}</td>'

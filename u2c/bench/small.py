@@ -61,10 +61,7 @@ FONTS = """DejaVuSans DejaVuSans-Bold DejaVuSans-Oblique DejaVuSans-BoldOblique
     cmr10 cmb10 cmss10 cmtt10 cmti10 cmmi10""".split()
 
 # %% ../../nbs/bench/02_small.ipynb #9ba1e7e9
-def centered(
-    ink: np.ndarray,  # (h, w), 0 where there is none
-    box: int = 20,  # the longer side of what is drawn
-) -> np.ndarray:  # (28, 28)
+def centered(ink: np.ndarray, box: int = 20) -> np.ndarray:  # (h, w) -> (28, 28)
     "A drawing scaled into a box, its centre of mass in the middle of 28 x 28 pixels"
     ys, xs = np.nonzero(ink > 0.05)
     ink = ink[ys.min():ys.max() + 1, xs.min():xs.max() + 1]
@@ -174,11 +171,8 @@ def outlines(images: np.ndarray) -> np.ndarray:  # (n, 28, 28) each
     return edges / np.maximum(edges.max((1, 2), keepdims=True), 1e-3)
 
 # %% ../../nbs/bench/02_small.ipynb #0d9a206d
-def tiles(
-    picture: np.ndarray,  # (h, w) or (h, w, 3)
-    scale: float = 1.0,  # shrink it first
-) -> np.ndarray:  # (n, 28, 28)
-    "A picture cut into tiles, without those that show next to nothing"
+def tiles(picture: np.ndarray, scale: float = 1.0) -> np.ndarray:  # (n, 28, 28)
+    "A picture scaled and cut into tiles, without those that show next to nothing"
     gray = rgb2gray(picture) if picture.ndim == 3 else picture / 255
     gray = resize(gray, [round(side * scale) for side in gray.shape], anti_aliasing=scale < 1)
     h, w = (side // 28 for side in gray.shape)
@@ -186,10 +180,8 @@ def tiles(
     return cut[cut.std((1, 2)) > 0.04]
 
 # %% ../../nbs/bench/02_small.ipynb #tiled001
-def tiled(
-    *pictures: np.ndarray | tuple[np.ndarray, float],  # alone, or with a scale for `tiles`
-) -> tuple[np.ndarray, np.ndarray]:  # (n, 28, 28) tiles, and of each the number of its picture
-    "Several pictures cut into tiles"
+def tiled(*pictures: np.ndarray | tuple[np.ndarray, float]) -> tuple[np.ndarray, np.ndarray]:
+    "Pictures, alone or with a scale, cut into tiles; and of each the number of its picture"
     cut = [tiles(*p) if isinstance(p, tuple) else tiles(p) for p in pictures]
     return np.concatenate(cut), np.repeat(np.arange(len(cut)), [len(c) for c in cut])
 
@@ -363,11 +355,8 @@ benchmarks: dict[str, Callable[[], dict[str, Split]]] = {
     "small": kept_digits, "fashion": fashion_benchmark}
 
 # %% ../../nbs/bench/02_small.ipynb #d91283bf
-def evenly(
-    n: int,  # rows that there are
-    few: int,  # rows wanted
-) -> Tensor:  # row numbers, ascending; all if there are no more than `few`
-    "Rows at even distances, the first and the last among them"
+def evenly(n: int, few: int) -> Tensor:
+    "`few` rows of n at even distances, the first and the last among them; all if fewer"
     return torch.from_numpy(np.linspace(0, n - 1, min(few, n)).round().astype(np.int64))
 
 # %% ../../nbs/bench/02_small.ipynb #44bd61f8

@@ -157,13 +157,8 @@ def words_benchmark(
     }
 
 # %% ../../nbs/bench/04_words.ipynb #779c0316
-def as_numbers(
-    texts: Sequence[str],
-    alphabet: str,
-    end: int,  # put behind the last character
-    fill: int,  # and this behind it, up to the longest text
-) -> Tensor:  # (n, longest + 1)
-    "Texts as rows of numbers"
+def as_numbers(texts: Sequence[str], alphabet: str, end: int, fill: int) -> Tensor:
+    "Texts as rows of numbers, with `end` behind the last character, then `fill`"
     strange = {c for text in texts for c in text} - set(alphabet)
     if strange: raise refuse("texts", sorted(strange), alphabet)
     rows = torch.full((len(texts), max(map(len, texts)) + 1), fill)
@@ -210,11 +205,8 @@ class Speller(nn.Module):
         self.decoder = nn.TransformerDecoder(writes, layers, nn.LayerNorm(width))
         self.head = nn.Linear(width, END + 1)
 
-    def encode(
-        self,
-        x: Tensor,  # (n, s) letters, `PAD` behind the last
-    ) -> Tensor:  # (n, s, width)
-        "What the encoder makes of words"
+    def encode(self, x: Tensor) -> Tensor:  # (n, s) -> (n, s, width)
+        "What the encoder makes of words, with `PAD` behind their last letter"
         placed = self.letters(x) + positions(x.shape[1], self.head.in_features)
         return self.encoder(placed, src_key_padding_mask=x == PAD)
 
@@ -303,71 +295,39 @@ def drawn_token(logits: Tensor) -> Tensor:  # (n, c) -> (n,)
     "A class drawn with its probability"
     return torch.multinomial(logits.softmax(1), 1)[:, 0]
 
-# %% ../../nbs/bench/04_words.ipynb #9bdcffe3
-def _attend(
-    q: Tensor,  # (n, 1, width)
-    k: Tensor,  # (n, t, width)
-    v: Tensor,  # (n, t, width)
-    heads: int,
-    there: Tensor | None = None,  # (n, 1, 1, t) False for what must not be seen
-) -> Tensor:  # (n, 1, width)
-    "What rows find among others"
-    split = lambda x: x.unflatten(2, (heads, -1)).transpose(1, 2)
-    found = nn.functional.scaled_dot_product_attention(split(q), split(k), split(v), there)
-    return found.transpose(1, 2).flatten(2)
-
-# %% ../../nbs/bench/04_words.ipynb #wrdprj01
-def _projected(attention: Any, x: Tensor) -> tuple[Tensor, ...]:
-    "Queries, keys and values of rows"
-    weight, bias = attention.in_proj_weight, attention.in_proj_bias
-    return nn.functional.linear(x, weight, bias).chunk(3, -1)
-
 # %% ../../nbs/bench/04_words.ipynb #aa56107e
 class Writer:
-    "A decoder that remembers what it has computed of earlier tokens"
-    def __init__(
-        self,
-        net: Speller,
-        x: Tensor,  # (n, s) letters
-    ):
-        self.net, self.there, self.place = net, (x != PAD)[:, None, None], 0
+    "A decoder that remembers what it has seen of earlier tokens"
+    def __init__(self, net: Speller, x: Tensor):
+        self.net, self.pad, self.memory = net, x == PAD, net.encode(x)
         self.layers: list[Any] = [*net.decoder.layers]
-        memory = net.encode(x)
-        empty = memory[:, :0]
-        self.past: list[Any] = [(empty, empty) for _ in self.layers]  # keys and values
-        self.read: list[Any] = [_projected(m.multihead_attn, memory)[1:] for m in self.layers]
-
-    def _layer(self, i: int, h: Tensor) -> Tensor:
-        layer = self.layers[i]
-        own, other = layer.self_attn, layer.multihead_attn
-        q, *new = _projected(own, layer.norm1(h))
-        self.past[i] = k, v = [torch.cat(pair, 1) for pair in zip(self.past[i], new)]
-        h = h + own.out_proj(_attend(q, k, v, own.num_heads))
-        q, (k, v) = _projected(other, layer.norm2(h))[0], self.read[i]
-        h = h + other.out_proj(_attend(q, k, v, other.num_heads, self.there))
-        return h + layer.linear2(layer.activation(layer.linear1(layer.norm3(h))))
+        self.past = [self.memory[:, :0] for _ in self.layers]  # what each has attended to
 
     def step(self, before: Tensor) -> Tensor:  # (n,) -> (n, c)
         "The logits of the token after this one"
-        placed = positions(self.place + 1, self.net.head.in_features)[-1]
-        h = self.net.sounds(before)[:, None] + placed
-        for i in range(len(self.layers)): h = self._layer(i, h)
-        self.place += 1
+        placed = positions(self.past[0].shape[1] + 1, self.net.head.in_features)[-1]
+        h, read = self.net.sounds(before)[:, None] + placed, self.memory
+        for i, layer in enumerate(self.layers):
+            own = layer.norm1(h)
+            self.past[i] = seen = torch.cat([self.past[i], own], 1)
+            h = h + layer.self_attn(own, seen, seen, need_weights=False)[0]
+            other = layer.norm2(h)
+            h = h + layer.multihead_attn(other, read, read, self.pad, need_weights=False)[0]
+            h = h + layer.linear2(layer.activation(layer.linear1(layer.norm3(h))))
         last: Any = self.net.decoder.norm
         return self.net.head(last(h))[:, 0]
 
     def take(self, rows: Tensor) -> None:
         "Go on with some of the rows, or with some of them several times"
-        chosen = lambda pairs: [(k[rows], v[rows]) for k, v in pairs]
-        self.past, self.read = chosen(self.past), chosen(self.read)
-        self.there = self.there[rows]
+        self.past, self.memory = [p[rows] for p in self.past], self.memory[rows]
+        self.pad = self.pad[rows]
 
 # %% ../../nbs/bench/04_words.ipynb #dbff8d8d
 LONGEST = 24  # tokens at most; the longest word here has 16 letters
 
 def _one_by_one(writer: Writer, pick: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
     "Token after token up to the end mark, and the logs of the answers' probabilities"
-    n = len(writer.there)
+    n = len(writer.pad)
     token, total = torch.full((n,), START), torch.zeros(n)
     done, found = torch.zeros(n, dtype=torch.bool), torch.full((n, LONGEST), END)
     for i in range(LONGEST):

@@ -76,11 +76,8 @@ def _check_kinds(options: dict[str, Any]) -> None:
         raise refuse(name, repr(value), expected)
 
 # %% ../../nbs/run/05_sweep.ipynb #f643aa38
-def _combinations(
-    block: Any,  # option -> value or list of values
-    most: int = 100_000,  # runs that anybody wants
-) -> Iterator[Config]:
-    "Every combination of the values of one block"
+def _combinations(block: Any, most: int = 100_000) -> Iterator[Config]:
+    "Every combination of the values of one block, if no more than anybody wants"
     known = [f.name for f in fields(Config)]
     if not isinstance(block, dict):
         raise refuse("sweep", repr(block), "options with their values")
@@ -295,32 +292,9 @@ def _connect(
         raise refuse("address", found, "a Ray cluster") from e
     return context.dashboard_url or ""
 
-# %% ../../nbs/run/05_sweep.ipynb #f982b511
-def _make_board(
-    ray: Any,
-) -> Any:  # a handle
-    "An actor that knows which tasks have begun"
-    class Board:
-        def __init__(self) -> None: self.begun: set[str] = set()
-
-        def begin(self, name: str) -> None: self.begun.add(name)
-
-        def names(self) -> set[str]: return self.begun
-
-    here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
-        ray.get_runtime_context().get_node_id(), soft=True)
-    beside = dict(num_cpus=0, max_restarts=-1, scheduling_strategy=here)
-    return ray.remote(Board).options(**beside).remote()
-
 # %% ../../nbs/run/05_sweep.ipynb #6862867b
-def _work(
-    board: Any,  # a handle, of `_make_board`
-    name: str,
-    task: Callable[[Event], None],
-    folder: str,  # in which the driver works
-) -> None:
-    "What a Ray worker does"
-    board.begin.remote(name)
+def _work(task: Callable[[Event], None], folder: str) -> None:
+    "What a Ray worker does, in the folder of the driver where it is there"
     with chdir(folder) if Path(folder).is_dir() else nullcontext():
         try: task(Event())
         finally:  # a cancellation can come while a process is being started
@@ -343,12 +317,11 @@ class OnRay:
         "Do all tasks; an interruption stops those that have begun, and waits until they have"
         if not tasks: return {}
         ray = _import_ray()
-        board = _make_board(ray)
         work = ray.remote(_work).options(
             num_cpus=self.cpus, num_gpus=self.gpus, scheduling_strategy="SPREAD",
             max_retries=self.tries - 1, retry_exceptions=True)
-        pending = {work.remote(board, k, task, os.getcwd()): k for k, task in tasks.items()}
-        try: return _follow(ray, board, pending, unit, self.tries)
+        pending = {work.remote(task, os.getcwd()): name for name, task in tasks.items()}
+        try: return _follow(ray, pending, unit, self.tries)
         except BaseException:
             # one that comes while a task is on its way to a worker may be lost: say it again
             for force in [False] * 10 + [True]:
@@ -360,14 +333,13 @@ class OnRay:
 # %% ../../nbs/run/05_sweep.ipynb #3da06bcc
 def _follow(
     ray: Any,
-    board: Any,
     pending: dict[Any, str],  # reference -> name; emptied
     unit: str,
     tries: int,
 ) -> dict[str, str]:  # name -> what went wrong
     "Wait for all, and say how it goes"
     failures: dict[str, str] = {}
-    total, running, asked = len(pending), 0, board.names.remote()
+    total = len(pending)
     with tqdm(total=total, desc=unit, smoothing=0) as bar:
         while pending:
             ended, _ = ray.wait(list(pending), num_returns=len(pending), timeout=1)
@@ -380,12 +352,8 @@ def _follow(
                     error = f"{type(e).__name__}: {str(e).splitlines()[0]}"
                 if error: failures[name] = f"{error} (tried {tries} times)"
                 bar.update()
-            if ray.wait([asked], timeout=0)[0]:  # never waited for: it is only for show
-                with suppress(ray.exceptions.RayError):
-                    running = len(ray.get(asked) & set(pending.values()))
-                asked = board.names.remote()
             done = total - len(pending) - len(failures)
-            bar.set_postfix_str(f"{done} done, {running} running, {len(failures)} failed")
+            bar.set_postfix_str(f"{done} done, {len(failures)} failed")
     return failures
 
 # %% ../../nbs/run/05_sweep.ipynb #needchk1
@@ -470,8 +438,7 @@ def shard_tasks(
 # %% ../../nbs/run/05_sweep.ipynb #1aefbe77
 def share_shards(folders: Mapping[Config, Path], executor: OnRay) -> None:
     "Extract for all ImageNet runs; what fails here is told by the run that needs it"
-    of = {p: _network_of(c) for c, p in folders.items() if c.benchmark == "imagenet"}
-    each = {c: p for p, c in of.items()}
+    each = {_network_of(c): p for c, p in folders.items() if c.benchmark == "imagenet"}
     executor(shard_tasks(each, max(0, int(executor.cpus) - 1)), 0, "shards")
 
 # %% ../../nbs/run/05_sweep.ipynb #6140a495
