@@ -244,10 +244,9 @@ def other_luck(seed: int) -> Iterator[None]:
         np.random.set_state(before[1])
         generator.set_state(before[2])
 
-# %% ../nbs/beyond/06_checks.ipynb #1326629c
+# %% ../nbs/beyond/06_checks.ipynb #fa338a09
 CHECKS: dict[str, Check] = {}  # every check, by its name
 
-# %% ../nbs/beyond/06_checks.ipynb #fa338a09
 def check(
     group: str,  # what it is about
     unit: str,  # what the number is
@@ -305,10 +304,9 @@ def density(subject: Subject) -> float:
     truth = GaussianClasses().surprise(need_features(x, "density"))
     return rank_correlation(subject.fit(plain_setting()).score(x).double().cpu(), truth)
 
-# %% ../nbs/beyond/06_checks.ipynb #8ea503b7
+# %% ../nbs/beyond/06_checks.ipynb #6723dfe9
 LEVEL = 0.001  # the chance that a statistical check errs, for one draw of its data
 
-# %% ../nbs/beyond/06_checks.ipynb #6723dfe9
 def auroc_bound(n: int, level: float = LEVEL) -> float:
     "What the AUROC of two groups of n that do not differ exceeds with a chance of `level`"
     return 0.5 + NormalDist().inv_cdf(1 - level) * math.sqrt((2 * n + 1) / (12 * n * n))
@@ -349,10 +347,9 @@ def apart(u: Tensor, v: Tensor) -> float:  # (n,) each -> one number
     "The largest difference of two lists of scores, in standard deviations of the first"
     return float((u - v).abs().max() / (float(u.std()) or 1.0))
 
-# %% ../nbs/beyond/06_checks.ipynb #3eed5b47
+# %% ../nbs/beyond/06_checks.ipynb #8bed0c0f
 TOLERANCE = 1e-3  # in standard deviations of the score: what counts as rounding
 
-# %% ../nbs/beyond/06_checks.ipynb #8bed0c0f
 def departure(subject: Subject, name: str, after: Setting, by: float | Tensor = 0.0) -> float:
     "How far the scores of the changed setting are from what is claimed of them"
     law = subject.claims.get(name, "nothing is claimed")

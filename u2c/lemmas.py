@@ -28,11 +28,6 @@ class World:
     spread: float = 4.0  # distance of neighbouring means
     sharpness: float = 1.0  # factor on the logits: 1 is the truth, more is overconfident
 
-    def __post_init__(self) -> None:
-        if self.c < 2: raise refuse("c", self.c, "2 or more")
-        if not self.spread > 0:
-            raise refuse("spread", self.spread, "a positive number")
-
     @property
     def radius(self) -> float:
         "Of the circle that the means stand on"

@@ -185,24 +185,16 @@ def positions(n: int, width: int) -> Tensor:
 # %% ../../nbs/bench/04_words.ipynb #7cd92ea4
 class Speller(nn.Module):
     "Letters in, one row of hidden states for each phoneme out; `head` makes logits of them"
-    def __init__(
-        self,
-        width: int = 128,
-        heads: int = 4,
-        layers: int = 2,  # of the encoder, and of the decoder
-        hidden: int = 256,
-        dropout: float = 0.0,
-    ):
+    def __init__(self, width: int = 128):
         super().__init__()
-        shape: Any = dict(nhead=heads, dim_feedforward=hidden, dropout=dropout,
-                          batch_first=True, norm_first=True)
+        shape: Any = dict(nhead=4, dim_feedforward=256, dropout=0.0, batch_first=True)
         self.letters = nn.Embedding(len(ALPHABET) + 1, width)
         self.sounds = nn.Embedding(len(PHONEMES) + 2, width)
-        reads = nn.TransformerEncoderLayer(width, **shape)
-        writes = nn.TransformerDecoderLayer(width, **shape)
+        reads = nn.TransformerEncoderLayer(width, norm_first=True, **shape)
+        writes = nn.TransformerDecoderLayer(width, norm_first=True, **shape)
         self.encoder = nn.TransformerEncoder(
-            reads, layers, nn.LayerNorm(width), enable_nested_tensor=False)
-        self.decoder = nn.TransformerDecoder(writes, layers, nn.LayerNorm(width))
+            reads, 2, nn.LayerNorm(width), enable_nested_tensor=False)
+        self.decoder = nn.TransformerDecoder(writes, 2, nn.LayerNorm(width))
         self.head = nn.Linear(width, END + 1)
 
     def encode(self, x: Tensor) -> Tensor:  # (n, s) -> (n, s, width)

@@ -331,13 +331,8 @@ class OnRay:
             raise
 
 # %% ../../nbs/run/05_sweep.ipynb #3da06bcc
-def _follow(
-    ray: Any,
-    pending: dict[Any, str],  # reference -> name; emptied
-    unit: str,
-    tries: int,
-) -> dict[str, str]:  # name -> what went wrong
-    "Wait for all, and say how it goes"
+def _follow(ray: Any, pending: dict[Any, str], unit: str, tries: int) -> dict[str, str]:
+    "Wait for all tasks, by reference, say how it goes, and return what went wrong"
     failures: dict[str, str] = {}
     total = len(pending)
     with tqdm(total=total, desc=unit, smoothing=0) as bar:

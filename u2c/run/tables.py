@@ -201,6 +201,9 @@ SHADES = {"in-domain": "", "covariate-shift": "background-color: gray!10",
           "near-ood": "background-color: yellow!10", "far-ood": "background-color: orange!10"}
 INKS = {"plain": "", "better": "color: ForestGreen;", "worse": "color: BrickRed;",
         "undecided": "color: gray;"}
+SETUP = r"""\setlength{\tabcolsep}{1.5pt}\renewcommand{\arraystretch}{1.15}
+\setlength{\aboverulesep}{0pt}\setlength{\belowrulesep}{0.4pt}  % no gaps in the backgrounds
+\providecolor{ForestGreen}{HTML}{009B55}\providecolor{BrickRed}{HTML}{B6321C}"""
 
 # %% ../../nbs/run/02_tables.ipynb #04485583
 def latex_escape(text: str) -> str:
@@ -217,11 +220,6 @@ def latex_text(text: str) -> str:
     "What is printed of a cell, as LaTeX"
     text = text.replace("±", r"\pm").replace("∞", r"\infty").replace("–", "--")
     return f"${text}$" if text.startswith("(") else text
-
-# %% ../../nbs/run/02_tables.ipynb #tabl0016
-SETUP = r"""\setlength{\tabcolsep}{1.5pt}\renewcommand{\arraystretch}{1.15}
-\setlength{\aboverulesep}{0pt}\setlength{\belowrulesep}{0.4pt}  % no gaps in the backgrounds
-\providecolor{ForestGreen}{HTML}{009B55}\providecolor{BrickRed}{HTML}{B6321C}"""
 
 # %% ../../nbs/run/02_tables.ipynb #bf0a5689
 def to_latex(

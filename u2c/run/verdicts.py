@@ -173,11 +173,10 @@ def summary(cells: pd.DataFrame) -> pd.DataFrame:
             for g in GROUPS for m in METRICS if (g, m) in parts]
     return pd.DataFrame(rows, columns=["group", "metric", "cells", *VERDICTS, "mean_change"])
 
-# %% ../../nbs/run/01_verdicts.ipynb #b5dde711
+# %% ../../nbs/run/01_verdicts.ipynb #c1d42c38
 CLAIMS = [("ece", GROUPS, "better nearly everywhere"), ("err", ("near-ood",), "better"),
           ("err", ("far-ood",), "better"), ("err", ("covariate-shift",), "slightly worse")]
 
-# %% ../../nbs/run/01_verdicts.ipynb #c1d42c38
 def holds(claim: str, t: dict[str, int | float]) -> bool:
     "Does a `tally` show what the paper's tables show?"
     if claim == "better nearly everywhere": return t["better"] >= 0.8 * t["cells"]
