@@ -62,11 +62,7 @@ class GaussianClasses:
         return -torch.logsumexp(-square / 2, 1)
 
 # %% ../nbs/beyond/06_checks.ipynb #e29d4140
-def members_of(
-    phi: Tensor,  # (n, d) features
-    logits: Tensor,  # (n, c)
-    pairs: int = 3,
-) -> Tensor:  # (n, 2 * pairs, c) logits
+def members_of(phi: Tensor, logits: Tensor, pairs: int = 3) -> Tensor:  # (n, 2 * pairs, c)
     "Logits of an ensemble whose averaged prediction is the softmax of `logits`"
     middle = GaussianClasses().means[:-1].mean(0)
     with seeded(0): off = 0.1 * torch.randn(pairs, logits.shape[1], len(middle))
@@ -75,24 +71,15 @@ def members_of(
     return logits[:, None] + torch.cat([torch.log1p(h), torch.log1p(-h)], 1)
 
 # %% ../nbs/beyond/06_checks.ipynb #a2ee577b
-def outputs_at(
-    phi: Tensor,  # (n, d) features
-    y: Tensor | None = None,  # (n,) labels
-) -> Outputs:
-    "What the right classifier says about features"
+def outputs_at(phi: Tensor, y: Tensor | None = None) -> Outputs:
+    "What the right classifier says about (n, d) features, with labels if there are any"
     weight, bias = GaussianClasses().head
     logits = phi @ weight.T + bias
     return Outputs(phi, logits, y, members_of(phi, logits))
 
 # %% ../nbs/beyond/06_checks.ipynb #448b0d26
 @lru_cache(maxsize=128)
-def _drawn(
-    n: int,
-    seed: int,
-    own: float,
-    other: float,
-    noise: float,
-) -> Outputs:
+def _drawn(n: int, seed: int, own: float, other: float, noise: float) -> Outputs:
     "What `sample` gives copies of"
     world = GaussianClasses()
     with seeded(seed):
@@ -129,37 +116,25 @@ class Setting(NamedTuple):
     head: tuple[Tensor, Tensor]
 
 # %% ../nbs/beyond/06_checks.ipynb #38216d0d
-def joined(
-    *parts: Outputs,
-) -> Outputs:
+def joined(*parts: Outputs) -> Outputs:
     "The rows of several outputs with the same parts, one after another"
     named = [p.parts() for p in parts]
     return Outputs(**{k: torch.cat([x[k] for x in named]) for k in named[0]})
 
-# %% ../nbs/beyond/06_checks.ipynb #a7fe3501
-@lru_cache(maxsize=1)
-def _plain() -> Setting:
-    "What `plain_setting` gives copies of"
-    seeds = {"known": 2, "near": 3, "far": 4}
-    x = joined(*(sample(100, seed, **kinds[kind]) for kind, seed in seeds.items()))
-    return Setting(sample(240, seed=1), x, GaussianClasses().head)
-
 # %% ../nbs/beyond/06_checks.ipynb #6bbc81f8
 def plain_setting() -> Setting:  # may be written to
     "240 rows to fit on, 12 for each feature, and 300 others: known, near and far"
-    return deepcopy(_plain())
+    seeds = {"known": 2, "near": 3, "far": 4}
+    x = joined(*(sample(100, seed, **kinds[kind]) for kind, seed in seeds.items()))
+    return Setting(sample(240, seed=1), x, GaussianClasses().head)
 
 # %% ../nbs/beyond/06_checks.ipynb #f2273a5a
 class NotApplicable(Exception):
     "Why a check says nothing about a scorer; and a number, if one was measured all the same"
 
 # %% ../nbs/beyond/06_checks.ipynb #e120e36c
-def fresh(
-    scorer: Scorer,  # stays as it is
-    head: tuple[Tensor, Tensor],
-    **options: Any,  # those that change
-) -> Scorer:
-    "A scorer of the same class and options; with this head, if it takes one"
+def fresh(scorer: Scorer, head: tuple[Tensor, Tensor], **options: Any) -> Scorer:
+    "A scorer of the same class, with other options if given, and this head if it takes one"
     new = own_copy(scorer)
     if options:
         names = [k for k in inspect.signature(type(scorer)).parameters if k != "head"]
@@ -257,9 +232,7 @@ class Result(NamedTuple):
 
 # %% ../nbs/beyond/06_checks.ipynb #2a4cf90d
 @contextmanager
-def other_luck(
-    seed: int,
-) -> Iterator[None]:
+def other_luck(seed: int) -> Iterator[None]:
     "Other random numbers from PyTorch, NumPy and Python, then those there would have been"
     generator = torch.default_generator  # `torch.manual_seed` would reseed the GPUs too
     before = random.getstate(), np.random.get_state(), generator.get_state()
@@ -271,10 +244,9 @@ def other_luck(
         np.random.set_state(before[1])
         generator.set_state(before[2])
 
-# %% ../nbs/beyond/06_checks.ipynb #1326629c
+# %% ../nbs/beyond/06_checks.ipynb #fa338a09
 CHECKS: dict[str, Check] = {}  # every check, by its name
 
-# %% ../nbs/beyond/06_checks.ipynb #fa338a09
 def check(
     group: str,  # what it is about
     unit: str,  # what the number is
@@ -290,10 +262,7 @@ def check(
     return make
 
 # %% ../nbs/beyond/06_checks.ipynb #f3d8fd3a
-def rank_correlation(
-    a: ArrayLike,  # (n,)
-    b: ArrayLike,  # (n,)
-) -> float:  # from -1 to 1
+def rank_correlation(a: ArrayLike, b: ArrayLike) -> float:  # from -1 to 1
     "Spearman's correlation; 0 if one of the two is constant"
     def centred(x: ArrayLike) -> np.ndarray:
         _, group, count = np.unique(np.asarray(x), return_inverse=True, return_counts=True)
@@ -303,11 +272,8 @@ def rank_correlation(
     return float(p @ q / length) if length else 0.0
 
 # %% ../nbs/beyond/06_checks.ipynb #c9c66601
-def rise(
-    subject: Subject,
-    at: Callable[[float], Tensor],  # factor -> (n, d) features, row by row on the same ray
-) -> float:  # 1 if every row rises at every step, -1 if every row falls
-    "Mean rank correlation of score and distance along rays"
+def rise(subject: Subject, at: Callable[[float], Tensor]) -> float:
+    "Mean rank correlation, from -1 to 1, of score and factor on rays of features"
     scorer, factors = subject.fit(plain_setting()), 2.0 ** np.arange(7)
     unit = 1e-3 * float(scorer.score(sample(200, 5)).double().std()) or 1.0
     steps = [scorer.score(outputs_at(at(t))).double().cpu().numpy() / unit for t in factors]
@@ -338,15 +304,11 @@ def density(subject: Subject) -> float:
     truth = GaussianClasses().surprise(need_features(x, "density"))
     return rank_correlation(subject.fit(plain_setting()).score(x).double().cpu(), truth)
 
-# %% ../nbs/beyond/06_checks.ipynb #8ea503b7
+# %% ../nbs/beyond/06_checks.ipynb #6723dfe9
 LEVEL = 0.001  # the chance that a statistical check errs, for one draw of its data
 
-# %% ../nbs/beyond/06_checks.ipynb #6723dfe9
-def auroc_bound(
-    n: int,  # rows of either group
-    level: float = LEVEL,
-) -> float:
-    "What the AUROC of two groups that do not differ exceeds with a chance of `level`"
+def auroc_bound(n: int, level: float = LEVEL) -> float:
+    "What the AUROC of two groups of n that do not differ exceeds with a chance of `level`"
     return 0.5 + NormalDist().inv_cdf(1 - level) * math.sqrt((2 * n + 1) / (12 * n * n))
 
 # %% ../nbs/beyond/06_checks.ipynb #ddb4b4d2
@@ -359,9 +321,7 @@ def order(subject: Subject) -> float:
     return min(auroc(known, near), auroc(near, far))
 
 # %% ../nbs/beyond/06_checks.ipynb #claimsok
-def check_claims(
-    claims: Mapping[str, str],
-) -> dict[str, str]:
+def check_claims(claims: Mapping[str, str]) -> dict[str, str]:
     "Claims about transformations that there are; a law that is misspelt is no reason"
     if not isinstance(claims, Mapping):
         expected = "a dictionary, such as claim(rotation='unmoved')"
@@ -375,46 +335,31 @@ def check_claims(
     return dict(claims)
 
 # %% ../nbs/beyond/06_checks.ipynb #240c5a23
-def subject_of(
-    scorer: Scorer | str,  # an object, or a name that `make_scorer` takes
-    claims: Mapping[str, str] | None = None,  # what it claims, if its class does not say
-) -> Subject:
-    "A scorer under test, with its name and its claims"
+def subject_of(scorer: Scorer | str, claims: Mapping[str, str] | None = None) -> Subject:
+    "A scorer, or one by its name, under test, with claims if its class does not say them"
     tested = as_scorer(scorer)
     name = scorer if isinstance(scorer, str) else scorer_name(tested)
     told = tested.claimed() if claims is None else check_claims(claims)
     return Subject(tested, name, told)
 
 # %% ../nbs/beyond/06_checks.ipynb #b9fa2af3
-def apart(
-    u: Tensor,  # (n,)
-    v: Tensor,  # (n,)
-) -> float:
+def apart(u: Tensor, v: Tensor) -> float:  # (n,) each -> one number
     "The largest difference of two lists of scores, in standard deviations of the first"
     return float((u - v).abs().max() / (float(u.std()) or 1.0))
 
-# %% ../nbs/beyond/06_checks.ipynb #3eed5b47
+# %% ../nbs/beyond/06_checks.ipynb #8bed0c0f
 TOLERANCE = 1e-3  # in standard deviations of the score: what counts as rounding
 
-# %% ../nbs/beyond/06_checks.ipynb #8bed0c0f
-def departure(
-    subject: Subject,
-    name: str,  # of the change
-    after: Setting,  # the plain setting, changed
-    by: float | Tensor = 0.0,  # how much, for each row or for all
-) -> float:
-    "How far the scores are from what is claimed of them"
+def departure(subject: Subject, name: str, after: Setting, by: float | Tensor = 0.0) -> float:
+    "How far the scores of the changed setting are from what is claimed of them"
     law = subject.claims.get(name, "nothing is claimed")
     u, v = subject.scores(plain_setting()), subject.scores(after)
     if law not in LAWS: raise NotApplicable(law, apart(u, v))
     return apart(LAWS[law](u, torch.as_tensor(by, dtype=torch.float64)), v)
 
 # %% ../nbs/beyond/06_checks.ipynb #b4766d36
-def mapped(
-    s: Setting,
-    matrix: Tensor,  # (d, d), invertible
-) -> Setting:
-    "Features times a matrix, and a head that makes the same logits of them"
+def mapped(s: Setting, matrix: Tensor) -> Setting:
+    "Features times an invertible matrix, and a head that makes the same logits of them"
     def change(x: Outputs) -> Outputs:
         phi = need_features(x, "mapped").double() @ matrix
         return Outputs(**x.parts() | {"features": phi.float()})
@@ -438,9 +383,7 @@ def rotation(subject: Subject) -> float:
     return departure(subject, "rotation", mapped(s, turn))
 
 # %% ../nbs/beyond/06_checks.ipynb #c039a45e
-def shifted(
-    s: Setting,
-) -> tuple[Setting, Tensor]:  # and the shift of each scored row
+def shifted(s: Setting) -> tuple[Setting, Tensor]:  # and the shift of each scored row
     "One vector added to the weights of all classes, and one number to all biases"
     with seeded(14): v = 0.2 * torch.randn(s.head[0].shape[1])
     by = lambda x: (need_features(x, "shifted") @ v + 3.0)[:, None]
@@ -474,23 +417,16 @@ def duplicates(subject: Subject) -> float:
     return departure(subject, "duplicates", s._replace(va=joined(s.va, s.va)))
 
 # %% ../nbs/beyond/06_checks.ipynb #8d76a78b
-def ranks_among(
-    u: ArrayLike,  # (m,) scores of fresh rows
-    known: ArrayLike,  # (n,) scores of validation rows
-    seed: int = 0,  # decides the places of ties
-) -> np.ndarray:  # (m,) between 0 and 1
-    "Where scores stand among others: the middle of the place that each would take"
+def ranks_among(u: ArrayLike, known: ArrayLike, seed: int = 0) -> np.ndarray:
+    "Where scores stand among others: the middle of the place each would take; ties by chance"
     x, ref = np.asarray(u), np.sort(np.asarray(known))
     below, upto = (np.searchsorted(ref, x, side) for side in ("left", "right"))
     ties, chance = upto - below, np.random.default_rng(seed).random(len(x))
     return (below + np.where(ties > 0, chance * (ties + 1), 0.5)) / (len(ref) + 1)
 
 # %% ../nbs/beyond/06_checks.ipynb #92f64e52
-def t_test(
-    x: ArrayLike,  # (n,) independent numbers
-    mean: float,  # that they should have
-) -> float:  # the p-value, two-sided
-    "Student's t test of a mean"
+def t_test(x: ArrayLike, mean: float) -> float:  # the p-value
+    "Student's two-sided t test of the mean of independent numbers"
     v = np.asarray(x, dtype=np.float64) - mean
     df, error = len(v) - 1, v.std(ddof=1) / math.sqrt(len(v))
     if error < 1e-12: return float(abs(v.mean()) < 1e-9)
@@ -527,10 +463,8 @@ def in_sample_quantiles(subject: Subject) -> float:
     return quantiles_hold(subject, lambda scorer, va: scorer.fit_score(va))
 
 # %% ../nbs/beyond/06_checks.ipynb #afe5c802
-def agreement(
-    lists: list[Tensor],  # scores of the same rows
-) -> float:
-    "The smallest rank correlation of two of several lists"
+def agreement(lists: list[Tensor]) -> float:
+    "The smallest rank correlation of two of several lists of scores"
     pairs = ((a, b) for i, a in enumerate(lists) for b in lists[:i])
     return min(rank_correlation(a.cpu(), b.cpu()) for a, b in pairs)
 
@@ -567,11 +501,8 @@ def seeds(subject: Subject) -> float:
     return agreement(found)
 
 # %% ../nbs/beyond/06_checks.ipynb #6aa6385e
-def survived(
-    subject: Subject,
-    odd: Setting,
-) -> tuple[float, str]:  # 0, 1/2 or 1, and what went wrong
-    "The share of ways to meet odd rows that end in finite scores"
+def survived(subject: Subject, odd: Setting) -> tuple[float, str]:
+    "The share of ways to meet odd rows that end in finite scores, and what went wrong"
     plain = plain_setting()
     lost = []
     for s in (odd, Setting(plain.va, odd.x, plain.head)):
@@ -590,10 +521,7 @@ def constant(subject: Subject) -> tuple[float, str]:
     return survived(subject, Setting(same(s.va), same(s.x), s.head))
 
 # %% ../nbs/beyond/06_checks.ipynb #7ed6ee99
-def magnified(
-    s: Setting,
-    by: float,
-) -> Setting:
+def magnified(s: Setting, by: float) -> Setting:
     "All features and logits times a number"
     def change(x: Outputs) -> Outputs:
         phi, logits = need_features(x, "magnified") * by, x.logits * by
@@ -737,11 +665,7 @@ SIGNS = {  # verdict -> in a terminal, behind a number on a page, and its colour
 }
 
 # %% ../nbs/beyond/06_checks.ipynb #d4578049
-def html_table(
-    caption: str,
-    head: Iterable[str],
-    rows: Iterable[Iterable[Any]],  # a cell: a text; or what to show of a result, and that
-) -> str:
+def html_table(caption: str, head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     "A table as a data frame's; results have colours, and notes where the mouse rests"
     def cell(x: str | tuple[str, Result]) -> str:
         if isinstance(x, str): return f'<td style="text-align:left">{html.escape(x)}</td>'

@@ -28,11 +28,6 @@ class World:
     spread: float = 4.0  # distance of neighbouring means
     sharpness: float = 1.0  # factor on the logits: 1 is the truth, more is overconfident
 
-    def __post_init__(self) -> None:
-        if self.c < 2: raise refuse("c", self.c, "2 or more")
-        if not self.spread > 0:
-            raise refuse("spread", self.spread, "a positive number")
-
     @property
     def radius(self) -> float:
         "Of the circle that the means stand on"
@@ -74,10 +69,7 @@ class World:
 # %% ../nbs/paper/07_lemmas.ipynb #6686d158
 class Surprise(Scorer):
     "Minus the logarithm of the world's true density: exact"
-    def __init__(
-        self,
-        world: World,
-    ):
+    def __init__(self, world: World):
         super().__init__()
         self.world = world
 
@@ -99,10 +91,8 @@ class FromCentre(Scorer):
         return torch.linalg.vector_norm(phi - self.mean, dim=1)
 
 # %% ../nbs/paper/07_lemmas.ipynb #dom1
-def domain(
-    part: Comparison,
-) -> tuple[Tensor, bool]:  # (n,) labels, and whether they are of no known class
-    "The labels of a sample that is all in domain or all out of it"
+def domain(part: Comparison) -> tuple[Tensor, bool]:
+    "(n,) labels of a sample all in domain or all out of it, and whether it is out"
     c = part.logits.shape[1]
     out = check_labels(part.labels, len(part.logits), c) == c
     if out.any() and not out.all():
@@ -111,24 +101,17 @@ def domain(
     return part.labels, bool(out.all())  # type: ignore[return-value]
 
 # %% ../nbs/paper/07_lemmas.ipynb #3f3c07dc
-def share(
-    part: Comparison,
-    letters: str,  # such as "BC"
-) -> float:
-    "The share of rows in one of these regions"
+def share(part: Comparison, letters: str) -> float:
+    "The share of rows in one of these regions, such as `BC`"
     return float(np.isin(part.region, list(letters)).mean())
 
 # %% ../nbs/paper/07_lemmas.ipynb #a06c382f
-def error_gap(
-    part: Comparison,
-) -> float:
+def error_gap(part: Comparison) -> float:
     "err(RC) - err(U2C), by the definition of err"
     return err(part.rc.exp(), part.labels) - err(part.u2c.exp(), part.labels)
 
 # %% ../nbs/paper/07_lemmas.ipynb #5896a211
-def error_gap_by_regions(
-    part: Comparison,
-) -> float:
+def error_gap_by_regions(part: Comparison) -> float:
     "err(RC) - err(U2C), by the first lemma"
     labels, out = domain(part)
     if out: return share(part, "B") - share(part, "C")
@@ -138,9 +121,7 @@ def error_gap_by_regions(
     return share(part, "C") - share(part, "B") + joint["B"] - joint["C"]
 
 # %% ../nbs/paper/07_lemmas.ipynb #18bfe2eb
-def nll_u2c(
-    part: Comparison,
-) -> float:
+def nll_u2c(part: Comparison) -> float:
     "nll of U2C by the second lemma"
     whole = torch.logaddexp(part.logits.logsumexp(1), part.tau_u)
     extended = torch.cat([part.logits, part.tau_u[:, None]], 1)
@@ -148,20 +129,15 @@ def nll_u2c(
     return float((whole - of_label).mean())
 
 # %% ../nbs/paper/07_lemmas.ipynb #b73e3d5d
-def nll_rc(
-    part: Comparison,
-) -> float:
+def nll_rc(part: Comparison) -> float:
     "nll of RC by the second lemma"
     labels, out = domain(part)
     if share(part, "AB" if out else "CD") > 0: return math.inf
     return 0.0 if out else nll(part.logits.log_softmax(1), labels, log=True)
 
 # %% ../nbs/paper/07_lemmas.ipynb #ac0e1f83
-def ece_by_regions(
-    part: Comparison,
-    method: str,  # "rc" or "u2c"
-) -> dict[str, float]:  # region -> ece, for each region with rows that the lemmas cover
-    "ece in each region by the appendix's two lemmas"
+def ece_by_regions(part: Comparison, method: str) -> dict[str, float]:
+    "ece of `rc` or `u2c` in each region that the appendix's two lemmas cover"
     if method not in ("rc", "u2c"):
         raise refuse("method", repr(method), "'rc' or 'u2c'")
     labels, out = domain(part)
@@ -179,12 +155,7 @@ def ece_by_regions(
     return gaps
 
 # %% ../nbs/paper/07_lemmas.ipynb #df9c58f5
-def ece_of_region(
-    part: Comparison,
-    method: str,  # "rc" or "u2c"
-    region: str,
-    bins: int = 15,
-) -> float:
-    "ece by its definition, on the rows of one region"
+def ece_of_region(part: Comparison, method: str, region: str, bins: int = 15) -> float:
+    "ece of `rc` or `u2c` by its definition, on the rows of one region"
     rows = torch.from_numpy(part.region == region)
     return ece(getattr(part, method)[rows].exp(), domain(part)[0][rows], bins)

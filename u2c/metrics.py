@@ -151,11 +151,8 @@ def ece_apart(
     return sum(ece(p[rows], y[rows]) * rows.double().mean().item() for rows in parts)
 
 # %% ../nbs/paper/01_metrics.ipynb #3b097e7a
-def detections(
-    u_in: ArrayLike,  # (n,) in-domain scores
-    u_out: ArrayLike,  # (m,) out-of-domain scores
-) -> tuple[np.ndarray, np.ndarray]:  # in- and out-of-domain rows at or above each score
-    "What a falling threshold catches"
+def detections(u_in: ArrayLike, u_out: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    "How many in- and out-of-domain rows are at or above each score, from the highest"
     named = (("u_in", u_in), ("u_out", u_out))
     both = [check_scores(u, name=name).cpu().double().numpy() for name, u in named]
     values, group = np.unique(-np.concatenate(both), return_inverse=True)

@@ -40,20 +40,13 @@ from .temperature import tempered_lse
 BLUE, VERMILLION, GREEN, PINK, BLACK = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000"
 
 # %% ../nbs/run/03_figures.ipynb #f3e39b95
-def look(
-    i: int,  # the number of the curve
-) -> dict[str, Any]:  # keywords for `ax.plot`
+def look(i: int) -> dict[str, Any]:  # keywords for `ax.plot`
     "A colour and a dash for the i-th curve; the first 20 differ"
     colors, dashes = (BLUE, VERMILLION, GREEN, PINK, BLACK), ("-", "--", "-.", ":")
     return dict(color=colors[i % len(colors)], ls=dashes[i % len(dashes)])
 
 # %% ../nbs/run/03_figures.ipynb #f7b43d2f
-def dress(
-    ax: Axes,
-    xlabel: str,
-    ylabel: str,
-    title: str = "",
-) -> None:
+def dress(ax: Axes, xlabel: str, ylabel: str, title: str = "") -> None:
     "Labels in sizes for print, and no frame above and to the right"
     ax.set_xlabel(xlabel, fontsize=9)
     ax.set_ylabel(ylabel, fontsize=9)
@@ -62,11 +55,8 @@ def dress(
     ax.spines[["top", "right"]].set_visible(False)
 
 # %% ../nbs/run/03_figures.ipynb #08a22e5b
-def show_small(
-    fig: Figure,  # closed afterwards
-    colors: int = 64,
-) -> None:
-    "Display a figure in few colours"
+def show_small(fig: Figure, colors: int = 64) -> None:
+    "Display a figure in few colours, and close it"
     full, few = io.BytesIO(), io.BytesIO()
     fig.savefig(full)
     plt.close(fig)
@@ -167,12 +157,8 @@ def pick_examples(
     return np.array(taken)
 
 # %% ../nbs/run/03_figures.ipynb #762b2a3c
-def check_images(
-    images: ArrayLike,  # (n, h, w), or (n, h, w, 3) in colour
-    n: int,  # rows that it must match
-    name: str = "images",  # for the error
-) -> np.ndarray:
-    "One image for each of `n` rows"
+def check_images(images: ArrayLike, n: int, name: str = "images") -> np.ndarray:
+    "One image, gray or in colour, for each of `n` rows"
     pixels = as_tensor(images, name).cpu().numpy()
     if pixels.ndim not in (3, 4) or len(pixels) != n:
         expected = f"({n}, h, w) or ({n}, h, w, 3)"
@@ -280,10 +266,7 @@ def plot_reliability(
     return bars, gaps
 
 # %% ../nbs/run/03_figures.ipynb #c430e0d2
-def _mark_theta(
-    ax: Axes,
-    theta: float,
-) -> None:
+def _mark_theta(ax: Axes, theta: float) -> None:
     "A dashed line at theta, with its name"
     ax.axvline(theta, color="0.3", lw=1, ls="--", zorder=2)
     ax.annotate(r"$\theta$", (theta, 1), (3, -2), va="top", fontsize=9,
@@ -385,12 +368,7 @@ def _diagrams(
     return parts
 
 # %% ../nbs/run/03_figures.ipynb #4b7f6a10
-def _link_of(
-    ax: Axes,
-    u2c: Calibrator,  # U2C or RankU2C
-    u: Tensor,  # (n,) scores of all rows
-    data: Mapping[str, Outputs],
-) -> None:
+def _link_of(ax: Axes, u2c: Calibrator, u: Tensor, data: Mapping[str, Outputs]) -> None:
     "The learned tau_u beside rows' log-sum-exps; by ranks, where these cancel, the odds"
     low, high = np.quantile(u.double().cpu(), [0.005, 0.995])
     at, theta = torch.linspace(low, high, 300).to(u2c.theta), u2c.theta.item()

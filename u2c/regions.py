@@ -20,10 +20,8 @@ from .reject import Calibrator, RejectOrClassify
 if TYPE_CHECKING: import pandas as pd  # type: ignore[import-untyped]
 
 # %% ../nbs/paper/06_regions.ipynb #ee2d36c0
-def columns(
-    **named: ArrayLike,  # one-dimensional, each under the name to complain about
-) -> list[np.ndarray]:  # in the order given
-    "Finite columns of one length, as numpy arrays"
+def columns(**named: ArrayLike) -> list[np.ndarray]:
+    "Finite columns of one length, as numpy arrays; their names are for errors"
     arrays: list[np.ndarray] = []
     for name, x in named.items():
         x = as_tensor(x, name)

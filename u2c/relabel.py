@@ -16,11 +16,7 @@ from .temperature import tempered_lse
 from .unified import U2C, fit_link
 
 # %% ../nbs/beyond/07_relabel.ipynb #553db45c
-def confident_mistakes(
-    va: Outputs,  # in-domain validation data
-    tau: float,  # the temperature
-    confident: float = 0.5,  # the least probability of the wrong class
-) -> Tensor:  # (n,) of bool
+def confident_mistakes(va: Outputs, tau: float, confident: float = 0.5) -> Tensor:  # (n,)
     "Rows that the classifier gets wrong, and is sure of"
     top, prediction = (widen(va.logits) / tau).softmax(1).max(1)
     return (prediction != in_domain_labels(va)) & (top >= confident)

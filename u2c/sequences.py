@@ -7,20 +7,16 @@ __all__ = ['AGGREGATES', 'SequenceOutputs', 'TokenParts', 'token_parts', 'absten
 
 # %% ../nbs/beyond/05_sequences.ipynb #ded51d97
 import math
-from collections.abc import Sequence
 from typing import NamedTuple, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from .core import Fitted, Outputs, own_copy
 from .guards import ArrayLike, as_tensor, check_scores, refuse, widen
-from .held_out import p_value
 from .metrics import aurc
 from .rank import RankU2C
 from .reject import Calibrator, fit_threshold
-from .scores.distances import Mahalanobis
 
 # %% ../nbs/beyond/05_sequences.ipynb #acb45ab6
 def token_mask(
@@ -76,20 +72,13 @@ class SequenceOutputs:
     @property
     def lengths(self) -> Tensor: return self.mask.sum(1)
 
-    def padded(
-        self,
-        values: Tensor,  # (m,) one for each row
-        fill: float = 0.0,
-    ) -> Tensor:  # (n, t)
+    def padded(self, values: Tensor, fill: float = 0.0) -> Tensor:  # (m,) -> (n, t)
         "A number for each token, in its place"
         whole = torch.full(self.mask.shape, fill, dtype=values.dtype)
         whole[self.mask] = values.cpu()
         return whole
 
-    def mean(
-        self,
-        values: Tensor,  # (m,) or (m, d), one for each row
-    ) -> Tensor:  # (n,) or (n, d)
+    def mean(self, values: Tensor) -> Tensor:  # (m, ...) -> (n, ...)
         "The mean over the tokens of each sequence"
         owner = self.mask.nonzero()[:, 0]
         total = torch.zeros(len(self), *values.shape[1:], dtype=torch.float64)
@@ -98,7 +87,6 @@ class SequenceOutputs:
 
     def __repr__(self) -> str:
         return f"SequenceOutputs(n={len(self)}, tokens={len(self.rows)}, rows={self.rows})"
-
 
 # %% ../nbs/beyond/05_sequences.ipynb #seqchk01
 def _check_sequences(x: SequenceOutputs, name: str = "x") -> None:
@@ -118,11 +106,8 @@ class TokenParts(NamedTuple):
         "(n,) minus log P(answer), with abstaining as a token"
         return -(self.log_keep + self.log_q).sum(1)
 
-    def logits(
-        self,
-        line: Tensor,  # (2,) slope and height
-    ) -> Tensor:  # (n, 2)
-        "Log-odds of a right answer, as the logits of right and wrong"
+    def logits(self, line: Tensor) -> Tensor:  # (n, 2)
+        "Log-odds of a right answer by slope and height, as the logits of right and wrong"
         z = line[0] * self.log_q.sum(1) + line[1]
         return torch.stack([z, torch.zeros_like(z)], 1)
 
@@ -179,44 +164,6 @@ def likelihood_scores(
         "margin": largest(top[:, 1] - top[:, 0]),
     }
 
-# %% ../nbs/beyond/05_sequences.ipynb #0afe79ec
-def one_class(vectors: Tensor) -> Outputs:
-    "Vectors of one class, as `Mahalanobis` takes them"
-    n = len(vectors)
-    return Outputs(vectors, torch.zeros(n, 1), torch.zeros(n, dtype=torch.long))
-
-# %% ../nbs/beyond/05_sequences.ipynb #081c7930
-class SequenceGaussian:
-    "Squared Mahalanobis distance of sequence embeddings, relative to a background's"
-    def __init__(
-        self,
-        known: Tensor,  # (n, d) embeddings of in-domain sequences
-        background: Tensor | None = None,  # (m, d) those of anything else that is at hand
-    ):
-        far = lambda z: Mahalanobis(relative=False, squared=True).fit(one_class(z))
-        self.known, self.background = far(known), None
-        if background is not None: self.background = far(background)
-
-    def score(
-        self,
-        vectors: Tensor,  # (n, d)
-    ) -> Tensor:  # (n,)
-        "How far embeddings are from what is known"
-        z = one_class(vectors)
-        u = self.known.score(z)
-        return u if self.background is None else u - self.background.score(z)
-
-# %% ../nbs/beyond/05_sequences.ipynb #1ef19cf8
-def joined_ranks(
-    scores: Sequence[Tensor],  # (n,) each
-    known: Sequence[Tensor],  # (m,) each: the same scores of in-domain sequences
-    log: bool = True,  # minus the sum of the logs of p-values; False: of the p-values
-) -> Tensor:  # (n,)
-    "Several scores as one, by their ranks"
-    pairs = zip(map(check_scores, scores), map(check_scores, known), strict=True)
-    p = torch.stack([p_value(u, v.double().sort().values) for u, v in pairs])
-    return -(p.log() if log else p).sum(0)
-
 # %% ../nbs/beyond/05_sequences.ipynb #def9714b
 def prr(
     u: ArrayLike,  # (n,) uncertainty: the largest are rejected first
@@ -229,12 +176,8 @@ def prr(
     return (chance - area) / gain if gain > 1e-12 * abs(chance) else math.nan
 
 # %% ../nbs/beyond/05_sequences.ipynb #8ccb3b91
-def fit_line(
-    s: Tensor,  # (n,) a score
-    right: Tensor,  # (n,) True or False
-    ridge: float = 1e-4,  # keeps the line finite if it separates perfectly
-) -> Tensor:  # (2,) slope and intercept
-    "Logistic regression on one variable"
+def fit_line(s: Tensor, right: Tensor, ridge: float = 1e-4) -> Tensor:
+    "Logistic regression on a score: slope and intercept, which the ridge keeps finite"
     s, y = s.double(), right.double()
     center, scale = s.mean(), s.std(correction=0).clamp_min(1e-12)
     X = torch.stack([(s - center) / scale, torch.ones_like(s)], 1)

@@ -36,11 +36,8 @@ def slopes(
     return first / len(logits) + extra, max(second, 0.0) / len(logits)
 
 # %% ../nbs/paper/02_temperature.ipynb #73b3bbfe
-def end_slopes(
-    logits: Tensor,  # (n, c)
-    labels: Tensor,  # (n,) in 0..c-1
-) -> tuple[float, float, float]:  # L'(0), L'(inf), and the mean spread (max - min) of a row
-    "What the loss does at both ends of beta, and the scale of the logits"
+def end_slopes(logits: Tensor, labels: Tensor) -> tuple[float, float, float]:
+    "The loss's slopes L'(0), L'(inf) at the ends of beta; a row's mean spread, max - min"
     start = end = spread = 0.0
     for f, y in blocks(logits, labels):
         f = f.double()

@@ -61,10 +61,7 @@ FONTS = """DejaVuSans DejaVuSans-Bold DejaVuSans-Oblique DejaVuSans-BoldOblique
     cmr10 cmb10 cmss10 cmtt10 cmti10 cmmi10""".split()
 
 # %% ../../nbs/bench/02_small.ipynb #9ba1e7e9
-def centered(
-    ink: np.ndarray,  # (h, w), 0 where there is none
-    box: int = 20,  # the longer side of what is drawn
-) -> np.ndarray:  # (28, 28)
+def centered(ink: np.ndarray, box: int = 20) -> np.ndarray:  # (h, w) -> (28, 28)
     "A drawing scaled into a box, its centre of mass in the middle of 28 x 28 pixels"
     ys, xs = np.nonzero(ink > 0.05)
     ink = ink[ys.min():ys.max() + 1, xs.min():xs.max() + 1]
@@ -75,22 +72,14 @@ def centered(
     return np.pad(ink, ((y, 28 - h - y), (x, 28 - w - x)))
 
 # %% ../../nbs/bench/02_small.ipynb #e80386ef
-def _turned(
-    x: np.ndarray,  # (h, w)
-    angle: float,  # degrees
-) -> np.ndarray:  # as large as before
-    "An image turned about its centre"
+def _turned(x: np.ndarray, angle: float) -> np.ndarray:  # as large as before
+    "An image turned about its centre, by degrees"
     return ndimage.rotate(x, angle, reshape=False, order=1)
 
 # %% ../../nbs/bench/02_small.ipynb #5a3a99b8
 @functools.cache
-def glyph(
-    character: str,
-    font: str,  # one of `FONTS`
-    box: int = 20,
-    angle: float = 0.0,  # degrees
-) -> np.ndarray:  # (28, 28)
-    "A character of a typeface, as MNIST would have it"
+def glyph(character: str, font: str, box: int = 20, angle: float = 0.0) -> np.ndarray:
+    "A character of a typeface of `FONTS`, as MNIST would have it, turned by degrees"
     path = Path(matplotlib.get_data_path()) / "fonts/ttf" / f"{font}.ttf"
     large = ImageFont.truetype(str(path), 64)
     image = Image.new("L", (128, 128))
@@ -112,44 +101,29 @@ def typeset(
     return np.stack(images), places[0], places[1]
 
 # %% ../../nbs/bench/02_small.ipynb #3b53f03d
-def affine(
-    x: np.ndarray,  # (28, 28)
-    matrix: np.ndarray,  # (2, 2), from output to input
-) -> np.ndarray:
-    "A linear map about the centre"
+def affine(x: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    "A linear map, from output to input, about the centre"
     center = np.array([13.5, 13.5])
     return ndimage.affine_transform(x, matrix, center - matrix @ center, order=1)
 
 # %% ../../nbs/bench/02_small.ipynb #3c9fe472
-def elastic(
-    x: np.ndarray,  # (28, 28)
-    strength: float,  # pixels, roughly
-    rng: np.random.Generator,
-) -> np.ndarray:
-    "A smooth random distortion"
+def elastic(x: np.ndarray, strength: float, rng: np.random.Generator) -> np.ndarray:
+    "A smooth random distortion, by about so many pixels"
     noise = [rng.uniform(-1, 1, x.shape) for _ in range(2)]
     shift = [ndimage.gaussian_filter(n, 3) * 3 * strength for n in noise]
     return ndimage.map_coordinates(x, np.mgrid[:28, :28] + shift, order=1)
 
 # %% ../../nbs/bench/02_small.ipynb #5a3854a1
-def occluded(
-    x: np.ndarray,  # (28, 28)
-    side: int,  # of the gray square
-    rng: np.random.Generator,
-) -> np.ndarray:
-    "A gray square somewhere near the middle"
+def occluded(x: np.ndarray, side: int, rng: np.random.Generator) -> np.ndarray:
+    "A gray square of this side somewhere near the middle"
     top, left = rng.integers(4, 25 - side, 2)
     x = x.copy()
     x[top:top + side, left:left + side] = 0.5
     return x
 
 # %% ../../nbs/bench/02_small.ipynb #3c5b28f3
-def _coarse(
-    x: np.ndarray,  # (28, 28)
-    side: int,  # pixels that are left of 28
-    order: int,  # 0 leaves blocks, 1 blends them
-) -> np.ndarray:  # (28, 28)
-    "An image with less detail"
+def _coarse(x: np.ndarray, side: int, order: int) -> np.ndarray:
+    "An image with `side` pixels left of 28; order 0 leaves blocks, 1 blends them"
     return resize(resize(x, (side, side), anti_aliasing=True), (28, 28), order=order)
 
 # %% ../../nbs/bench/02_small.ipynb #ff803fcb
@@ -181,11 +155,7 @@ corruptions: dict[str, tuple[Callable[..., np.ndarray], tuple[float, ...]]] = {
 }
 
 # %% ../../nbs/bench/02_small.ipynb #9e13a910
-def corrupted(
-    images: np.ndarray,  # (n, 28, 28)
-    copies: int,  # corrupted versions of each image
-    rng: np.random.Generator,
-) -> np.ndarray:  # (copies * n, 28, 28)
+def corrupted(images: np.ndarray, copies: int, rng: np.random.Generator) -> np.ndarray:
     "Every image `copies` times, corruptions and severities in turn"
     kinds = list(corruptions.values())
     def spoil(i: int, copy: int) -> np.ndarray:
@@ -194,20 +164,15 @@ def corrupted(
     return np.stack([spoil(i, copy) for copy in range(copies) for i in range(len(images))])
 
 # %% ../../nbs/bench/02_small.ipynb #08406648
-def outlines(
-    images: np.ndarray,  # (n, 28, 28)
-) -> np.ndarray:  # (n, 28, 28)
+def outlines(images: np.ndarray) -> np.ndarray:  # (n, 28, 28) each
     "The edges of what is drawn, scaled to full contrast"
     # one by one: sobel smooths along every other axis
     edges = np.stack([np.hypot(ndimage.sobel(i, 0), ndimage.sobel(i, 1)) for i in images])
     return edges / np.maximum(edges.max((1, 2), keepdims=True), 1e-3)
 
 # %% ../../nbs/bench/02_small.ipynb #0d9a206d
-def tiles(
-    picture: np.ndarray,  # (h, w) or (h, w, 3)
-    scale: float = 1.0,  # shrink it first
-) -> np.ndarray:  # (n, 28, 28)
-    "A picture cut into tiles, without those that show next to nothing"
+def tiles(picture: np.ndarray, scale: float = 1.0) -> np.ndarray:  # (n, 28, 28)
+    "A picture scaled and cut into tiles, without those that show next to nothing"
     gray = rgb2gray(picture) if picture.ndim == 3 else picture / 255
     gray = resize(gray, [round(side * scale) for side in gray.shape], anti_aliasing=scale < 1)
     h, w = (side // 28 for side in gray.shape)
@@ -215,10 +180,8 @@ def tiles(
     return cut[cut.std((1, 2)) > 0.04]
 
 # %% ../../nbs/bench/02_small.ipynb #tiled001
-def tiled(
-    *pictures: np.ndarray | tuple[np.ndarray, float],  # alone, or with a scale for `tiles`
-) -> tuple[np.ndarray, np.ndarray]:  # (n, 28, 28) tiles, and of each the number of its picture
-    "Several pictures cut into tiles"
+def tiled(*pictures: np.ndarray | tuple[np.ndarray, float]) -> tuple[np.ndarray, np.ndarray]:
+    "Pictures, alone or with a scale, cut into tiles; and of each the number of its picture"
     cut = [tiles(*p) if isinstance(p, tuple) else tiles(p) for p in pictures]
     return np.concatenate(cut), np.repeat(np.arange(len(cut)), [len(c) for c in cut])
 
@@ -306,10 +269,8 @@ def fashion_files() -> Path:
     raise refuse("Fashion-MNIST", found, expected, FileNotFoundError)
 
 # %% ../../nbs/bench/02_small.ipynb #6ba72f55
-def read_idx(
-    path: Path,  # a gzipped file of unsigned bytes in MNIST's format
-) -> np.ndarray:
-    "The array in an idx file"
+def read_idx(path: Path) -> np.ndarray:
+    "The array in a gzipped file of unsigned bytes in MNIST's format"
     raw = gzip.decompress(path.read_bytes())
     # two zeros, the type, the number of dimensions, each of them in four bytes; then the array
     dims = raw[3]
@@ -343,19 +304,15 @@ def fashion_benchmark() -> dict[str, Split]:
     }
 
 # %% ../../nbs/bench/02_small.ipynb #keptfn01
-def as_tensors(
-    splits: dict[str, Split],
-) -> dict[str, Tensor]:
+def as_tensors(splits: dict[str, Split]) -> dict[str, Tensor]:
     "Splits as a file of tensors has them; the order and the groups are in the names"
     return {f"{i:02}/{name}/{s.group}/{part}": getattr(s, part)
             for i, (name, s) in enumerate(splits.items())
             for part in ("images", "labels", "source")}
 
 # %% ../../nbs/bench/02_small.ipynb #keptfn02
-def as_splits(
-    tensors: dict[str, Tensor],  # of `as_tensors`, in any order
-) -> dict[str, Split]:
-    "The splits again"
+def as_splits(tensors: dict[str, Tensor]) -> dict[str, Split]:
+    "The splits of `as_tensors` again, in whatever order its tensors come"
     def read(head: str) -> Split:
         def part(name: str) -> Tensor: return tensors[f"{head}/{name}"]
         return Split(part("images"), part("labels"), head.split("/")[2], part("source"))
@@ -398,11 +355,8 @@ benchmarks: dict[str, Callable[[], dict[str, Split]]] = {
     "small": kept_digits, "fashion": fashion_benchmark}
 
 # %% ../../nbs/bench/02_small.ipynb #d91283bf
-def evenly(
-    n: int,  # rows that there are
-    few: int,  # rows wanted
-) -> Tensor:  # row numbers, ascending; all if there are no more than `few`
-    "Rows at even distances, the first and the last among them"
+def evenly(n: int, few: int) -> Tensor:
+    "`few` rows of n at even distances, the first and the last among them; all if fewer"
     return torch.from_numpy(np.linspace(0, n - 1, min(few, n)).round().astype(np.int64))
 
 # %% ../../nbs/bench/02_small.ipynb #44bd61f8
@@ -420,9 +374,7 @@ def load_benchmark(
     return {k: cut(s) for k, s in benchmarks[name]().items()}
 
 # %% ../../nbs/bench/02_small.ipynb #629cced6
-def data_hash(
-    splits: dict[str, Split],
-) -> str:  # 16 hexadecimal digits
+def data_hash(splits: dict[str, Split]) -> str:  # 16 hexadecimal digits
     "A hash of images, in 8 bits a pixel, of labels and of sources"
     h = hashlib.sha256()
     for name, s in splits.items():

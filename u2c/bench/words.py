@@ -29,11 +29,8 @@ from torch import Tensor, nn
 from ..guards import refuse
 
 # %% ../../nbs/bench/04_words.ipynb #1fa218d9
-def package_file(
-    package: str,  # an installed package; it is not imported
-    path: str,  # of a file inside it
-) -> Path:
-    "A data file of an installed package"
+def package_file(package: str, path: str) -> Path:
+    "A file inside an installed package, which is not imported"
     spec = importlib.util.find_spec(package)
     file = Path(spec.origin).parent / path if spec and spec.origin else None
     if file and file.exists(): return file
@@ -90,10 +87,8 @@ LANGUAGES = {  # name: its list in pyspellchecker, and how far it is from French
 }
 
 # %% ../../nbs/bench/04_words.ipynb #c2a21676
-def spellings(
-    code: str,  # a language: "fr", "it", ...
-) -> list[str]:
-    "A word list of pyspellchecker, in alphabetical order"
+def spellings(code: str) -> list[str]:
+    "pyspellchecker's words of a language such as `fr`, in alphabetical order"
     file = package_file("spellchecker", f"resources/{code}.json.gz")
     return sorted(json.loads(gzip.decompress(file.read_bytes())))
 
@@ -124,11 +119,8 @@ class Words(NamedTuple):
     group: str  # "train", "in-domain", "shift", "near", "middle" or "far"
 
 # %% ../../nbs/bench/04_words.ipynb #79f8612b
-def foreign_words(
-    lengths: Sequence[int],  # of the words that are wanted
-    seed: int = 0,
-) -> dict[str, Words]:
-    "Words that are not French, each set with the same lengths"
+def foreign_words(lengths: Sequence[int], seed: int = 0) -> dict[str, Words]:
+    "Words that are not French, each set with the lengths that are asked for"
     rng, plain = np.random.default_rng(seed), list(ALPHABET[:26])
     known = {*map(without_accents, lexique().word), *map(without_accents, spellings("fr"))}
     def drawn(words: Sequence[str]) -> list[str]:
@@ -165,13 +157,8 @@ def words_benchmark(
     }
 
 # %% ../../nbs/bench/04_words.ipynb #779c0316
-def as_numbers(
-    texts: Sequence[str],
-    alphabet: str,
-    end: int,  # put behind the last character
-    fill: int,  # and this behind it, up to the longest text
-) -> Tensor:  # (n, longest + 1)
-    "Texts as rows of numbers"
+def as_numbers(texts: Sequence[str], alphabet: str, end: int, fill: int) -> Tensor:
+    "Texts as rows of numbers, with `end` behind the last character, then `fill`"
     strange = {c for text in texts for c in text} - set(alphabet)
     if strange: raise refuse("texts", sorted(strange), alphabet)
     rows = torch.full((len(texts), max(map(len, texts)) + 1), fill)
@@ -198,31 +185,20 @@ def positions(n: int, width: int) -> Tensor:
 # %% ../../nbs/bench/04_words.ipynb #7cd92ea4
 class Speller(nn.Module):
     "Letters in, one row of hidden states for each phoneme out; `head` makes logits of them"
-    def __init__(
-        self,
-        width: int = 128,
-        heads: int = 4,
-        layers: int = 2,  # of the encoder, and of the decoder
-        hidden: int = 256,
-        dropout: float = 0.0,
-    ):
+    def __init__(self, width: int = 128):
         super().__init__()
-        shape: Any = dict(nhead=heads, dim_feedforward=hidden, dropout=dropout,
-                          batch_first=True, norm_first=True)
+        shape: Any = dict(nhead=4, dim_feedforward=256, dropout=0.0, batch_first=True)
         self.letters = nn.Embedding(len(ALPHABET) + 1, width)
         self.sounds = nn.Embedding(len(PHONEMES) + 2, width)
-        reads = nn.TransformerEncoderLayer(width, **shape)
-        writes = nn.TransformerDecoderLayer(width, **shape)
+        reads = nn.TransformerEncoderLayer(width, norm_first=True, **shape)
+        writes = nn.TransformerDecoderLayer(width, norm_first=True, **shape)
         self.encoder = nn.TransformerEncoder(
-            reads, layers, nn.LayerNorm(width), enable_nested_tensor=False)
-        self.decoder = nn.TransformerDecoder(writes, layers, nn.LayerNorm(width))
+            reads, 2, nn.LayerNorm(width), enable_nested_tensor=False)
+        self.decoder = nn.TransformerDecoder(writes, 2, nn.LayerNorm(width))
         self.head = nn.Linear(width, END + 1)
 
-    def encode(
-        self,
-        x: Tensor,  # (n, s) letters, `PAD` behind the last
-    ) -> Tensor:  # (n, s, width)
-        "What the encoder makes of words"
+    def encode(self, x: Tensor) -> Tensor:  # (n, s) -> (n, s, width)
+        "What the encoder makes of words, with `PAD` behind their last letter"
         placed = self.letters(x) + positions(x.shape[1], self.head.in_features)
         return self.encoder(placed, src_key_padding_mask=x == PAD)
 
@@ -253,10 +229,8 @@ def published_speller() -> Speller:
     with as_file(files("u2c") / "data/speller.safetensors") as path: return load_speller(path)
 
 # %% ../../nbs/bench/04_words.ipynb #51f85b22
-def preceding(
-    y: Tensor,  # (n, t) classes, negative behind the end
-) -> Tensor:  # (n, t)
-    "For each token the one before it"
+def preceding(y: Tensor) -> Tensor:  # (n, t) each
+    "For each token, negative behind the end, the one before it"
     start = torch.full_like(y[:, :1], START)
     return torch.cat([start, y[:, :-1].where(y[:, :-1] >= 0, END)], 1)
 
@@ -275,9 +249,7 @@ class Spelled(NamedTuple):
     read: Tensor  # (n, width) mean state of the encoder over the letters
 
 # %% ../../nbs/bench/04_words.ipynb #f1c5f73e
-def token_counts(
-    tokens: Tensor,  # (n, t)
-) -> Tensor:  # (n,) from 1 to t
+def token_counts(tokens: Tensor) -> Tensor:  # (n, t) -> (n,)
     "The place of the first end mark, counted from 1; all tokens where there is none"
     ended = tokens == END
     return torch.where(ended.any(1), ended.int().argmax(1) + 1, tokens.shape[1])
@@ -311,86 +283,43 @@ def teacher_forced(
     return spelled(net, words, as_numbers(sounds, PHONEMES, END, END))
 
 # %% ../../nbs/bench/04_words.ipynb #3aaa8134
-def drawn_token(
-    logits: Tensor,  # (n, c)
-) -> Tensor:  # (n,)
+def drawn_token(logits: Tensor) -> Tensor:  # (n, c) -> (n,)
     "A class drawn with its probability"
     return torch.multinomial(logits.softmax(1), 1)[:, 0]
 
-# %% ../../nbs/bench/04_words.ipynb #9bdcffe3
-def _attend(
-    q: Tensor,  # (n, 1, width)
-    k: Tensor,  # (n, t, width)
-    v: Tensor,  # (n, t, width)
-    heads: int,
-    there: Tensor | None = None,  # (n, 1, 1, t) False for what must not be seen
-) -> Tensor:  # (n, 1, width)
-    "What rows find among others"
-    split = lambda x: x.unflatten(2, (heads, -1)).transpose(1, 2)
-    found = nn.functional.scaled_dot_product_attention(split(q), split(k), split(v), there)
-    return found.transpose(1, 2).flatten(2)
-
-# %% ../../nbs/bench/04_words.ipynb #wrdprj01
-def _projected(attention: Any, x: Tensor) -> tuple[Tensor, ...]:
-    "Queries, keys and values of rows"
-    weight, bias = attention.in_proj_weight, attention.in_proj_bias
-    return nn.functional.linear(x, weight, bias).chunk(3, -1)
-
 # %% ../../nbs/bench/04_words.ipynb #aa56107e
 class Writer:
-    "A decoder that remembers what it has computed of earlier tokens"
-    def __init__(
-        self,
-        net: Speller,
-        x: Tensor,  # (n, s) letters
-    ):
-        self.net, self.there, self.place = net, (x != PAD)[:, None, None], 0
+    "A decoder that remembers what it has seen of earlier tokens"
+    def __init__(self, net: Speller, x: Tensor):
+        self.net, self.pad, self.memory = net, x == PAD, net.encode(x)
         self.layers: list[Any] = [*net.decoder.layers]
-        memory = net.encode(x)
-        empty = memory[:, :0]
-        self.past: list[Any] = [(empty, empty) for _ in self.layers]  # keys and values
-        self.read: list[Any] = [_projected(m.multihead_attn, memory)[1:] for m in self.layers]
+        self.past = [self.memory[:, :0] for _ in self.layers]  # what each has attended to
 
-    def _layer(self, i: int, h: Tensor) -> Tensor:
-        layer = self.layers[i]
-        own, other = layer.self_attn, layer.multihead_attn
-        q, *new = _projected(own, layer.norm1(h))
-        self.past[i] = k, v = [torch.cat(pair, 1) for pair in zip(self.past[i], new)]
-        h = h + own.out_proj(_attend(q, k, v, own.num_heads))
-        q, (k, v) = _projected(other, layer.norm2(h))[0], self.read[i]
-        h = h + other.out_proj(_attend(q, k, v, other.num_heads, self.there))
-        return h + layer.linear2(layer.activation(layer.linear1(layer.norm3(h))))
-
-    def step(
-        self,
-        before: Tensor,  # (n,) the token before this one
-    ) -> Tensor:  # (n, c)
-        "The logits of the next token"
-        placed = positions(self.place + 1, self.net.head.in_features)[-1]
-        h = self.net.sounds(before)[:, None] + placed
-        for i in range(len(self.layers)): h = self._layer(i, h)
-        self.place += 1
+    def step(self, before: Tensor) -> Tensor:  # (n,) -> (n, c)
+        "The logits of the token after this one"
+        placed = positions(self.past[0].shape[1] + 1, self.net.head.in_features)[-1]
+        h, read = self.net.sounds(before)[:, None] + placed, self.memory
+        for i, layer in enumerate(self.layers):
+            own = layer.norm1(h)
+            self.past[i] = seen = torch.cat([self.past[i], own], 1)
+            h = h + layer.self_attn(own, seen, seen, need_weights=False)[0]
+            other = layer.norm2(h)
+            h = h + layer.multihead_attn(other, read, read, self.pad, need_weights=False)[0]
+            h = h + layer.linear2(layer.activation(layer.linear1(layer.norm3(h))))
         last: Any = self.net.decoder.norm
         return self.net.head(last(h))[:, 0]
 
-    def take(
-        self,
-        rows: Tensor,  # (m,) numbers of rows
-    ) -> None:
+    def take(self, rows: Tensor) -> None:
         "Go on with some of the rows, or with some of them several times"
-        chosen = lambda pairs: [(k[rows], v[rows]) for k, v in pairs]
-        self.past, self.read = chosen(self.past), chosen(self.read)
-        self.there = self.there[rows]
+        self.past, self.memory = [p[rows] for p in self.past], self.memory[rows]
+        self.pad = self.pad[rows]
 
 # %% ../../nbs/bench/04_words.ipynb #dbff8d8d
 LONGEST = 24  # tokens at most; the longest word here has 16 letters
 
-def _one_by_one(
-    writer: Writer,
-    pick: Callable[[Tensor], Tensor],
-) -> tuple[Tensor, Tensor]:  # (n, LONGEST) tokens, and (n,) the logs of their probabilities
-    "Token after token, up to the end mark"
-    n = len(writer.there)
+def _one_by_one(writer: Writer, pick: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    "Token after token up to the end mark, and the logs of the answers' probabilities"
+    n = len(writer.pad)
     token, total = torch.full((n,), START), torch.zeros(n)
     done, found = torch.zeros(n, dtype=torch.bool), torch.full((n, LONGEST), END)
     for i in range(LONGEST):

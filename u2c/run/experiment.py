@@ -49,20 +49,12 @@ from ..temperature import fit_temperature
 from ..unified import U2C
 
 # %% ../../nbs/run/00_experiment.ipynb #e07b3a14
-def check_name(
-    argument: str,  # what to call it in an error
-    value: str,
-    known: Sequence[str],
-) -> None:
+def check_name(argument: str, value: str, known: Sequence[str]) -> None:
     "Refuse a name that is not known"
     if value not in known: raise refuse(argument, repr(value), f"one of {', '.join(known)}")
 
 # %% ../../nbs/run/00_experiment.ipynb #7f2d90c3
-def check_count(
-    argument: str,  # what to call it in an error
-    value: int,
-    least: int = 1,
-) -> None:
+def check_count(argument: str, value: int, least: int = 1) -> None:
     "Refuse what is not a whole number, or too small a one"
     whole = isinstance(value, int) and not isinstance(value, bool)
     if not whole: raise refuse(argument, repr(value), "a whole number")
@@ -226,12 +218,8 @@ def measure(
     return row, draws
 
 # %% ../../nbs/run/00_experiment.ipynb #45cf0b5d
-def ood_metrics(
-    u_in: Tensor,  # scores of in-domain test rows
-    u: Tensor,  # scores of a data set
-    group: str,
-) -> dict[str, float]:  # nan for data sets whose rows have a known class
-    "How well the score alone tells a data set from in-domain data"
+def ood_metrics(u_in: Tensor, u: Tensor, group: str) -> dict[str, float]:
+    "How well the score tells a data set from in-domain data; nan where classes are known"
     if not group.endswith("ood"): return dict(auroc=np.nan, aupr=np.nan, fpr95=np.nan)
     return dict(auroc=auroc(u_in, u), aupr=aupr(u_in, u), fpr95=fpr_at_tpr(u_in, u))
 
@@ -262,12 +250,8 @@ def fit_methods(
 Measured = tuple[dict[str, float], dict[str, np.ndarray]]  # what `measure` returns
 
 # %% ../../nbs/run/00_experiment.ipynb #4f9c411d
-def change(
-    method: Measured,
-    rc: Measured,
-    sources: int,  # that the resamples draw
-) -> Measured:  # each change with its paired standard error, and each change in every resample
-    "The change from RC to a method"
+def change(method: Measured, rc: Measured, sources: int) -> Measured:
+    "The change from RC to a method, its paired standard error, and the change by resample"
     row: dict[str, float] = {}
     draws: dict[str, np.ndarray] = {}
     for m in method[1]:
@@ -277,12 +261,8 @@ def change(
     return row, draws
 
 # %% ../../nbs/run/00_experiment.ipynb #chksrc01
-def check_sources(
-    source: ArrayLike | None,  # (n,) the source of each row, or None
-    name: str,  # the data set, for the error
-    n: int,  # its rows
-) -> np.ndarray:  # (n,); each row's own number for None
-    "The source of every row"
+def check_sources(source: ArrayLike | None, name: str, n: int) -> np.ndarray:  # (n,)
+    "The source of each of a data set's n rows; its own number if none is given"
     found = np.arange(n) if source is None else np.asarray(source)
     if found.shape != (n,):
         expected = f"a source for each of its {n} rows"
@@ -376,28 +356,22 @@ def versions() -> dict[str, str]:
     return found
 
 # %% ../../nbs/run/00_experiment.ipynb #61b8b059
-def code_hash(
-    *modules: str,  # such as "bench.features"; all but the studies if none is named
-) -> str:  # 16 hexadecimal digits
-    "A hash of the package's source, as this process finds it"
+def code_hash(*modules: str) -> str:  # 16 hexadecimal digits
+    "A hash of the package's source as this process finds it, or of the modules named"
     here = Path(str(files("u2c")))
     named = [here / f"{m.replace('.', '/')}.py" for m in modules]
     paths = named or sorted(p for p in here.rglob("*.py") if "study" not in p.parts)
     return hashlib.sha256(b"".join(p.read_bytes() for p in paths)).hexdigest()[:16]
 
 # %% ../../nbs/run/00_experiment.ipynb #d6a85f37
-def check_code(
-    expected: str | None,  # `code_hash()` as the asking process sees it; None if any will do
-) -> None:
+def check_code(expected: str | None) -> None:  # `code_hash()` of who asks, if it matters
     "Stop if this is another version of the package than the one that is meant"
     if expected in (None, code_hash()): return
     meant = f"{expected}, the version of u2c that started this notebook"
     raise refuse("code", f"{code_hash()} in {files('u2c')}", meant, ImportError)
 
 # %% ../../nbs/run/00_experiment.ipynb #4aa65765
-def imagenet_lists(
-    config: Config,
-) -> dict[str, ImageFiles]:  # data set -> images, in the paper's order
+def imagenet_lists(config: Config) -> dict[str, ImageFiles]:  # in the paper's order
     "The lists of all ImageNet data sets that are there; ImageNet-va must be"
     data, found = Path(config.data or "."), {}
     for name in IMAGENET:
@@ -477,9 +451,7 @@ def run_outputs(
     return outputs, (tensors["head/weight"], tensors["head/bias"])
 
 # %% ../../nbs/run/00_experiment.ipynb #keptfol2
-def kept_folder(
-    config: Config,
-) -> Path | None:  # None if nothing can be kept
+def kept_folder(config: Config) -> Path | None:  # None if nothing can be kept
     "A folder in the user's cache for a network that several pages look at"
     if (cache := user_cache()) is None: return None
     folder = cache / f"{config.benchmark}-{config.backbone}-seed{config.seed}"
@@ -490,11 +462,7 @@ def kept_folder(
 # %% ../../nbs/run/00_experiment.ipynb #06cf5fe7
 class Shards(Mapping[str, Outputs]):
     "Outputs of data sets, read from disk when they are asked for"
-    def __init__(
-        self,
-        paths: dict[str, list[Path]],  # data set -> its shards
-    ):
-        self.paths = paths
+    def __init__(self, paths: dict[str, list[Path]]) -> None: self.paths = paths
 
     def __getitem__(self, name: str) -> Outputs: return load_shards(self.paths[name])
 
@@ -511,10 +479,7 @@ def placed_network(config: Config) -> Pretrained:
     return net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 # %% ../../nbs/run/00_experiment.ipynb #extopt01
-def extraction(
-    config: Config,
-    name: str,  # of the data set
-) -> dict[str, Any]:  # options of `extract_files`
+def extraction(config: Config, name: str) -> dict[str, Any]:  # options of `extract_files`
     "How the outputs of one of ImageNet's data sets are made"
     device = chosen_device(config)
     names = ["torch", "torchvision", "timm", "pillow"]

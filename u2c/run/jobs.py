@@ -36,10 +36,8 @@ class NotebookFailed(RuntimeError):
     "A notebook that did not run to its end"
 
 # %% ../../nbs/run/04_jobs.ipynb #1da3f880
-def first_error(
-    path: Path,  # an executed notebook
-) -> str:  # such as "cell 3: ValueError: ..."; empty if no cell failed
-    "What went wrong in a notebook"
+def first_error(path: Path) -> str:  # "cell 3: ValueError: ..."; empty if none failed
+    "What went wrong in an executed notebook"
     if not path.exists(): return ""
     for i, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"]):
         for o in cell.get("outputs", []):
@@ -47,9 +45,7 @@ def first_error(
     return ""
 
 # %% ../../nbs/run/04_jobs.ipynb #91fe0b6d
-def kernel_environment(
-    threads: int | None = 1,  # for the arithmetic; None for as many as there are
-) -> dict[str, str]:
+def kernel_environment(threads: int | None = 1) -> dict[str, str]:  # None for all there are
     "What makes a notebook's kernel this Python with this package, wherever it is started"
     package = Path(str(files("u2c")))
     first = {"JUPYTER_PATH": package / "data"}
@@ -137,11 +133,8 @@ def file_name(backbone: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.]", "-", backbone)
 
 # %% ../../nbs/run/04_jobs.ipynb #062fafb8
-def job_folder(
-    out: Path,  # folder of the benchmark
-    config: Config,
-) -> Path:
-    "Where a job keeps its files"
+def job_folder(out: Path, config: Config) -> Path:
+    "Where a job keeps its files, in the folder of its benchmark"
     return out / f"{file_name(config.backbone)}-seed{config.seed}"
 
 # %% ../../nbs/run/04_jobs.ipynb #2751de06

@@ -63,11 +63,8 @@ def run_jobs(
     return executor({folders[c].name: partial(run_job, c, out) for c in todo}, jobs, "runs")
 
 # %% ../../nbs/run/06_reproduce.ipynb #5db4d0da
-def collect(
-    configs: list[Config],
-    out: Path,
-) -> pd.DataFrame:  # the records of all finished runs, also in `out`/records.csv
-    "Put the records of all runs together; the file keeps its date if nothing is new"
+def collect(configs: list[Config], out: Path) -> pd.DataFrame:  # also in `out`/records.csv
+    "Put the records of all finished runs together; the file keeps its date if nothing is new"
     if len({replace(c, backbone=configs[0].backbone, seed=0) for c in configs}) > 1:
         expected = "runs that differ in backbone and seed alone"
         raise refuse("configs", "several settings", expected)
@@ -88,20 +85,15 @@ PAPER_TABLES = {
     ("resnet152", "u2c"): "resnet152", ("vit_b_16", "u2c"): "vit"}
 
 # %% ../../nbs/run/06_reproduce.ipynb #5a3bd78c
-def beside_paper(
-    records: pd.DataFrame,
-) -> dict[str, pd.DataFrame]:  # the paper's table -> our cells beside its cells
-    "Every table of the records that the paper has too"
+def beside_paper(records: pd.DataFrame) -> dict[str, pd.DataFrame]:  # by the paper's table
+    "Every table of the records that the paper has too: our cells beside its cells"
     if "imagenet" not in set(records["benchmark"]): return {}
     here = set(records["backbone"])
     ours = {t: record_cells(records, b, m) for (b, m), t in PAPER_TABLES.items() if b in here}
     return {table: beside(cells, paper_cells(table)) for table, cells in ours.items()}
 
 # %% ../../nbs/run/06_reproduce.ipynb #f88ba509
-def write_tables(
-    records: pd.DataFrame,
-    folder: Path,
-) -> list[Path]:  # the files
+def write_tables(records: pd.DataFrame, folder: Path) -> list[Path]:  # the files
     "Every table of the records, as HTML, Markdown, LaTeX and text"
     folder.mkdir(parents=True, exist_ok=True)
     written: dict[str, str] = {}
@@ -124,10 +116,8 @@ def write_tables(
     return [folder / name for name in written]
 
 # %% ../../nbs/run/06_reproduce.ipynb #d289e048
-def published_records(
-    benchmark: str = "small",  # or "fashion"
-) -> pd.DataFrame:
-    "The records that come with the package"
+def published_records(benchmark: str = "small") -> pd.DataFrame:
+    "The records that come with the package, of the benchmark `small` or `fashion`"
     path = files("u2c") / "data" / f"records_{benchmark}.csv"
     if not path.is_file():
         expected = "one whose records come with the package: small, fashion"
@@ -135,10 +125,8 @@ def published_records(
     with as_file(path) as p: return read_records(p)
 
 # %% ../../nbs/run/06_reproduce.ipynb #557eb3f0
-def published_about(
-    benchmark: str = "small",
-) -> dict[str, Any]:  # configuration of the first run, hash of the data, versions
-    "What the records that come with the package are about"
+def published_about(benchmark: str = "small") -> dict[str, Any]:
+    "What these records are about: the first run, a hash of its data, the versions"
     return json.loads((files("u2c") / "data" / f"about_{benchmark}.json").read_text())
 
 # %% ../../nbs/run/06_reproduce.ipynb #674077ec
@@ -176,10 +164,7 @@ def draw_figures(
     return {"figure_1": figure_1(rc, u2c, outputs[te], outputs[near], *images)} | figures
 
 # %% ../../nbs/run/06_reproduce.ipynb #eddbe526
-def save_figures(
-    figures: dict[str, Figure],
-    folder: Path,
-) -> list[Path]:  # the files
+def save_figures(figures: dict[str, Figure], folder: Path) -> list[Path]:  # the files
     "Write figures as PNG and PDF"
     folder.mkdir(parents=True, exist_ok=True)
     ends = ("png", "pdf")
@@ -188,21 +173,14 @@ def save_figures(
     return list(written)
 
 # %% ../../nbs/run/06_reproduce.ipynb #0a6d84f3
-def describe_report(
-    config: Config,  # whose figures are shown
-    out: Path,
-) -> dict[str, Any]:
-    "All that decides a report: the records, what the figures show, the code and the notebook"
+def describe_report(config: Config, out: Path) -> dict[str, Any]:
+    "All that decides a report: the records, what its figures show, the code, the notebook"
     made = {"records": out / "records.csv", "notebook": files("u2c") / "data" / "report.ipynb"}
     sha = {k: hashlib.sha256(p.read_bytes()).hexdigest()[:16] for k, p in made.items()}
     return describe(config) | sha
 
 # %% ../../nbs/run/06_reproduce.ipynb #d5c38b06
-def note_report(
-    config: Config,
-    out: Path,
-    written: list[Path],  # tables and figures
-) -> None:
+def note_report(config: Config, out: Path, written: list[Path]) -> None:
     "Write down what a report was made of, last: the file's presence says that it is whole"
     names = [p.relative_to(out).as_posix() for p in written]
     about = describe_report(config, out) | {"files": names}
@@ -218,10 +196,7 @@ def reported(config: Config, out: Path) -> bool:
     return whole and about == json.loads(json.dumps(describe_report(config, out)))
 
 # %% ../../nbs/run/06_reproduce.ipynb #3fa9e6d2
-def make_report(
-    configs: list[Config],
-    out: Path,
-) -> dict[str, str]:  # what went wrong; empty if nothing did
+def make_report(configs: list[Config], out: Path) -> dict[str, str]:  # what went wrong
     "Execute the report, unless it is there; its figures show the first run that has finished"
     config = next(c for c in configs if finished(c, job_folder(out, c)))
     if reported(config, out): return {}
@@ -236,9 +211,7 @@ def make_report(
     return side_by_side({"report": task}, 1, "report")
 
 # %% ../../nbs/run/06_reproduce.ipynb #86d1b3f5
-def lock(
-    file: IO[str],
-) -> bool:  # False if somebody else has it
+def lock(file: IO[str]) -> bool:  # False if somebody else has it
     "Lock an open file for this process"
     if sys.platform == "win32":
         import msvcrt

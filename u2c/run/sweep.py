@@ -48,9 +48,7 @@ from .tables import LEGEND, caption, to_markdown
 from .verdicts import record_cells
 
 # %% ../../nbs/run/05_sweep.ipynb #8b6fa311
-def run_id(
-    config: Config,
-) -> str:  # such as "small-resnet_small-seed0-44136fa3"
+def run_id(config: Config) -> str:  # such as "small-resnet_small-seed0-44136fa3"
     "A name for a run that depends on its options alone"
     usual = {f.name: f.default for f in fields(Config)}
     given = {k: v for k, v in asdict(config).items() if v != usual[k]}
@@ -58,11 +56,8 @@ def run_id(
     return f"{config.benchmark}-{file_name(config.backbone)}-seed{config.seed}-{digest}"
 
 # %% ../../nbs/run/05_sweep.ipynb #valslst1
-def _values(
-    name: str,  # of an option
-    given: Any,  # a value, or a list of values
-) -> list[Any]:
-    "The values to go through"
+def _values(name: str, given: Any) -> list[Any]:
+    "The values of an option to go through: a list of them, or one"
     if name == "scorers" and isinstance(given, list):
         given = [tuple(v) if isinstance(v, list) else v for v in given]
         if all(isinstance(v, str) for v in given): given = [tuple(given)]  # names of one run
@@ -81,11 +76,8 @@ def _check_kinds(options: dict[str, Any]) -> None:
         raise refuse(name, repr(value), expected)
 
 # %% ../../nbs/run/05_sweep.ipynb #f643aa38
-def _combinations(
-    block: Any,  # option -> value or list of values
-    most: int = 100_000,  # runs that anybody wants
-) -> Iterator[Config]:
-    "Every combination of the values of one block"
+def _combinations(block: Any, most: int = 100_000) -> Iterator[Config]:
+    "Every combination of the values of one block, if no more than anybody wants"
     known = [f.name for f in fields(Config)]
     if not isinstance(block, dict):
         raise refuse("sweep", repr(block), "options with their values")
@@ -106,10 +98,8 @@ def _combinations(
         yield Config(**options)
 
 # %% ../../nbs/run/05_sweep.ipynb #4ba121ed
-def expand(
-    sweep: Any,  # options with their values, or a list of such
-) -> dict[str, Config]:  # by name
-    "The runs of a sweep, each once"
+def expand(sweep: Any) -> dict[str, Config]:  # by name
+    "The runs of a sweep, options with their values or a list of such, each once"
     blocks = sweep if isinstance(sweep, list) else [sweep]
     runs = {run_id(c): c for block in blocks for c in _combinations(block)}
     if not runs: raise refuse("sweep", "no runs", "one or more")
@@ -125,10 +115,8 @@ class _Careful(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 # %% ../../nbs/run/05_sweep.ipynb #26e420d1
-def read_sweep(
-    path: Path | str,  # a YAML file
-) -> dict[str, Config]:  # runs by name
-    "The runs that a file asks for"
+def read_sweep(path: Path | str) -> dict[str, Config]:  # by name
+    "The runs that a YAML file asks for"
     try: content = yaml.load(Path(path).read_text(encoding="utf-8"), _Careful)
     except (OSError, UnicodeError, yaml.YAMLError) as e:
         found = getattr(e, "strerror", None) or " ".join(str(e).split())
@@ -138,10 +126,7 @@ def read_sweep(
 # %% ../../nbs/run/05_sweep.ipynb #16f1a01e
 class Store:
     "Files by name, in a folder or at an address of fsspec; each is there whole or not at all"
-    def __init__(
-        self,
-        address: Path | str,
-    ):
+    def __init__(self, address: Path | str):
         expected = "a folder or an address such as s3://bucket/study"
         if re.search(r"::|^\w{2,}:/?[^/]", str(address)):  # fsspec would take half of it
             raise refuse("out", address, expected)
@@ -175,9 +160,7 @@ class Store:
         return refuse("out", f"{self.address} ({why})", expected)
 
 # %% ../../nbs/run/05_sweep.ipynb #86b0bfe8
-def run_place(
-    config: Config,
-) -> str:  # within a store
+def run_place(config: Config) -> str:  # within a store
     "Where a run goes: its name, and a hash of all that decides it but the processor"
     about = describe(config)
     about["versions"].pop("instructions")
@@ -185,13 +168,8 @@ def run_place(
     return f"runs/{run_id(config)}/{digest}"
 
 # %% ../../nbs/run/05_sweep.ipynb #1fb6e780
-def publish(
-    store: Store,
-    place: str,
-    folder: Path,  # of a run that has finished
-    seconds: float = 0,  # that it took
-) -> None:
-    "Put a run into the store, all or nothing"
+def publish(store: Store, place: str, folder: Path, seconds: float = 0) -> None:
+    "Put a finished run into the store, all or nothing"
     files = {p.name: p.read_bytes() for p in sorted(folder.iterdir()) if p.is_file()}
     here = f"{place}-{uuid4().hex[:8]}"
     for name, content in files.items(): store.write(f"{here}/{name}", content)
@@ -200,12 +178,8 @@ def publish(
     store.write(f"{place}.json", json.dumps(note, indent=1).encode())
 
 # %% ../../nbs/run/05_sweep.ipynb #5221acc2
-def fetch(
-    store: Store,
-    place: str,
-    *names: str,  # of files
-) -> dict[str, bytes] | None:  # by name; None unless they are there, and what they were
-    "Files of a finished run"
+def fetch(store: Store, place: str, *names: str) -> dict[str, bytes] | None:
+    "Files of a finished run by name; None unless they are there, and what they were"
     written = store.read(f"{place}.json")  # an error of the store is not a missing run
     try: note = json.loads(written or b"")
     except ValueError: return None
@@ -220,18 +194,13 @@ def is_done(store: Store, place: str) -> bool:
     return fetch(store, place, "records.csv", "draws.safetensors", "about.json") is not None
 
 # %% ../../nbs/run/05_sweep.ipynb #netofcfg
-def _network_of(
-    config: Config,  # of an ImageNet run
-) -> Config:
-    "The options that decide what the network says; none of the others concerns it"
+def _network_of(config: Config) -> Config:
+    "What decides what an ImageNet run's network says; no other option concerns it"
     return replace(config, seed=0, alpha=0.95, resamples=1000, scorers=SCORERS)
 
 # %% ../../nbs/run/05_sweep.ipynb #28c8dce2
-def shards_folder(
-    store: Store,
-    config: Config,  # of an ImageNet run
-) -> Path:
-    "Where the outputs of a network are, for all runs on machines of one kind"
+def shards_folder(store: Store, config: Config) -> Path:
+    "Where the outputs of a network are, for all ImageNet runs on machines of one kind"
     if store.folder is None:
         expected = "a folder that all machines share, for ImageNet's outputs"
         raise refuse("out", store.address, expected)
@@ -262,14 +231,8 @@ def _kept_failure(
     return error
 
 # %% ../../nbs/run/05_sweep.ipynb #2b1307f6
-def run_to_store(
-    config: Config,
-    place: str,  # as the driver sees it
-    address: str,  # of the store
-    code: str,  # `code_hash` of the driver
-    stop: Event,
-) -> None:
-    "One run, from nothing to its place in the store"
+def run_to_store(config: Config, place: str, address: str, code: str, stop: Event) -> None:
+    "One run, from nothing to its place in the store, if the driver sees what is here"
     check_code(code)
     store, began = Store(address), time.time()
     if run_place(config) != place:
@@ -288,10 +251,8 @@ def run_to_store(
         publish(store, place, folder, time.time() - began)
 
 # %% ../../nbs/run/05_sweep.ipynb #280079d9
-def _import_ray(
-    alone: bool = False,  # no other machine will join
-) -> Any:
-    "Ray, or which extra to install"
+def _import_ray(alone: bool = False) -> Any:
+    "Ray, for this machine alone or for several, or which extra to install"
     # otherwise Ray takes this machine's outer address, whatever the switch is called
     if alone: os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     try: import ray
@@ -301,9 +262,7 @@ def _import_ray(
     return ray
 
 # %% ../../nbs/run/05_sweep.ipynb #reach001
-def _check_reachable(
-    address: str,  # "auto", "HOST:PORT" or "ray://HOST:PORT"
-) -> None:
+def _check_reachable(address: str) -> None:  # "auto", "HOST:PORT" or "ray://HOST:PORT"
     "Refuse an address where nobody listens"
     if address == "auto": return  # Ray looks for one on this machine
     host, _, port = address.removeprefix("ray://").rpartition(":")
@@ -333,32 +292,9 @@ def _connect(
         raise refuse("address", found, "a Ray cluster") from e
     return context.dashboard_url or ""
 
-# %% ../../nbs/run/05_sweep.ipynb #f982b511
-def _make_board(
-    ray: Any,
-) -> Any:  # a handle
-    "An actor that knows which tasks have begun"
-    class Board:
-        def __init__(self) -> None: self.begun: set[str] = set()
-
-        def begin(self, name: str) -> None: self.begun.add(name)
-
-        def names(self) -> set[str]: return self.begun
-
-    here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
-        ray.get_runtime_context().get_node_id(), soft=True)
-    beside = dict(num_cpus=0, max_restarts=-1, scheduling_strategy=here)
-    return ray.remote(Board).options(**beside).remote()
-
 # %% ../../nbs/run/05_sweep.ipynb #6862867b
-def _work(
-    board: Any,  # a handle, of `_make_board`
-    name: str,
-    task: Callable[[Event], None],
-    folder: str,  # in which the driver works
-) -> None:
-    "What a Ray worker does"
-    board.begin.remote(name)
+def _work(task: Callable[[Event], None], folder: str) -> None:
+    "What a Ray worker does, in the folder of the driver where it is there"
     with chdir(folder) if Path(folder).is_dir() else nullcontext():
         try: task(Event())
         finally:  # a cancellation can come while a process is being started
@@ -381,12 +317,11 @@ class OnRay:
         "Do all tasks; an interruption stops those that have begun, and waits until they have"
         if not tasks: return {}
         ray = _import_ray()
-        board = _make_board(ray)
         work = ray.remote(_work).options(
             num_cpus=self.cpus, num_gpus=self.gpus, scheduling_strategy="SPREAD",
             max_retries=self.tries - 1, retry_exceptions=True)
-        pending = {work.remote(board, k, task, os.getcwd()): k for k, task in tasks.items()}
-        try: return _follow(ray, board, pending, unit, self.tries)
+        pending = {work.remote(task, os.getcwd()): name for name, task in tasks.items()}
+        try: return _follow(ray, pending, unit, self.tries)
         except BaseException:
             # one that comes while a task is on its way to a worker may be lost: say it again
             for force in [False] * 10 + [True]:
@@ -396,16 +331,10 @@ class OnRay:
             raise
 
 # %% ../../nbs/run/05_sweep.ipynb #3da06bcc
-def _follow(
-    ray: Any,
-    board: Any,
-    pending: dict[Any, str],  # reference -> name; emptied
-    unit: str,
-    tries: int,
-) -> dict[str, str]:  # name -> what went wrong
-    "Wait for all, and say how it goes"
+def _follow(ray: Any, pending: dict[Any, str], unit: str, tries: int) -> dict[str, str]:
+    "Wait for all tasks, by reference, say how it goes, and return what went wrong"
     failures: dict[str, str] = {}
-    total, running, asked = len(pending), 0, board.names.remote()
+    total = len(pending)
     with tqdm(total=total, desc=unit, smoothing=0) as bar:
         while pending:
             ended, _ = ray.wait(list(pending), num_returns=len(pending), timeout=1)
@@ -418,12 +347,8 @@ def _follow(
                     error = f"{type(e).__name__}: {str(e).splitlines()[0]}"
                 if error: failures[name] = f"{error} (tried {tries} times)"
                 bar.update()
-            if ray.wait([asked], timeout=0)[0]:  # never waited for: it is only for show
-                with suppress(ray.exceptions.RayError):
-                    running = len(ray.get(asked) & set(pending.values()))
-                asked = board.names.remote()
             done = total - len(pending) - len(failures)
-            bar.set_postfix_str(f"{done} done, {running} running, {len(failures)} failed")
+            bar.set_postfix_str(f"{done} done, {len(failures)} failed")
     return failures
 
 # %% ../../nbs/run/05_sweep.ipynb #needchk1
@@ -435,11 +360,7 @@ def _check_needs(cpus: float, gpus: float) -> None:
         raise refuse(option, f"{need:g}", "a whole number, or a share of one")
 
 # %% ../../nbs/run/05_sweep.ipynb #chkneed1
-def _lacking(
-    nodes: list[dict[str, Any]],  # as `ray.nodes` gives them
-    cpus: float,
-    gpus: float,
-) -> Iterator[Exception]:
+def _lacking(nodes: list[dict[str, Any]], cpus: float, gpus: float) -> Iterator[Exception]:
     "What a task needs and no node has"
     for name, need in {"CPU": cpus, "GPU": gpus}.items():
         most = max((n["Resources"].get(name, 0) for n in nodes if n["Alive"]), default=0)
@@ -510,13 +431,9 @@ def shard_tasks(
     return tasks
 
 # %% ../../nbs/run/05_sweep.ipynb #1aefbe77
-def share_shards(
-    folders: Mapping[Config, Path],  # runs, with the folder of each
-    executor: OnRay,
-) -> None:
+def share_shards(folders: Mapping[Config, Path], executor: OnRay) -> None:
     "Extract for all ImageNet runs; what fails here is told by the run that needs it"
-    of = {p: _network_of(c) for c, p in folders.items() if c.benchmark == "imagenet"}
-    each = {c: p for p, c in of.items()}
+    each = {_network_of(c): p for c, p in folders.items() if c.benchmark == "imagenet"}
     executor(shard_tasks(each, max(0, int(executor.cpus) - 1)), 0, "shards")
 
 # %% ../../nbs/run/05_sweep.ipynb #6140a495
@@ -545,11 +462,8 @@ def run_sweep(
     return failures
 
 # %% ../../nbs/run/05_sweep.ipynb #f9934a82
-def sweep_status(
-    runs: Mapping[str, Config],
-    store: Store,
-) -> pd.DataFrame:  # run, state ("done", "failed" or "missing"), error, seconds, node
-    "How far each run is"
+def sweep_status(runs: Mapping[str, Config], store: Store) -> pd.DataFrame:
+    "run, state (`done`, `failed` or `missing`), error, seconds and node of each run"
     rows = []
     for name, config in runs.items():
         place, row = run_place(config), dict(run=name, state="missing", error="")
@@ -574,10 +488,8 @@ def _read_run(
     return pd.read_csv(io.BytesIO(found["records.csv"])), draws
 
 # %% ../../nbs/run/05_sweep.ipynb #7613bd78
-def settings_of(
-    runs: Mapping[str, Config],
-) -> tuple[list[str], dict[str, list[Config]]]:  # what varies; runs by setting
-    "Runs that differ in backbone and seed alone, together"
+def settings_of(runs: Mapping[str, Config]) -> tuple[list[str], dict[str, list[Config]]]:
+    "What varies, and the runs that differ in backbone and seed alone, together"
     apart: dict[str, list[Config]] = {}
     for c in runs.values():
         rest = asdict(c) | {"backbone": None, "seed": None}
@@ -586,11 +498,8 @@ def settings_of(
     return [k for k, v in values.items() if len(v) > 1 and k != "benchmark"], apart
 
 # %% ../../nbs/run/05_sweep.ipynb #0855adf3
-def sweep_records(
-    runs: Mapping[str, Config],
-    store: Store,
-) -> pd.DataFrame:  # empty if no run has finished
-    "The records of all runs that have finished, with a column for what else varies"
+def sweep_records(runs: Mapping[str, Config], store: Store) -> pd.DataFrame:
+    "The records of all finished runs, if any, with a column for what else varies"
     varied, apart = settings_of(runs)
     parts = []
     for group in apart.values():
@@ -613,11 +522,8 @@ def summary_text(status: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 # %% ../../nbs/run/05_sweep.ipynb #c66f3497
-def write_report(
-    runs: Mapping[str, Config],
-    store: Store,
-) -> pd.DataFrame:  # the status
-    "Write records.csv and report.md into the store, of what is there"
+def write_report(runs: Mapping[str, Config], store: Store) -> pd.DataFrame:
+    "Write records.csv and report.md into the store, of what is there; returns the status"
     status, records = sweep_status(runs, store), sweep_records(runs, store)
     parts = ["# Sweep", summary_text(status)]
     if not len(records): store.remove("records.csv")  # of other code

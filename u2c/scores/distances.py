@@ -22,12 +22,8 @@ from .base import Scorer, claim, need_features, register_scorer
 from .head import by_axes
 
 # %% ../../nbs/paper/03b_distances.ipynb #27ce724b
-def class_gaussians(
-    phi: Tensor,  # (n, d) features
-    y: Tensor,  # (n,) labels in 0..c-1
-    c: int,  # number of classes
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # mean, class means (c', d), within, total (d, d)
-    "Means and covariances, in float64"
+def class_gaussians(phi: Tensor, y: Tensor, c: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    "Mean, class means (c', d), and covariances (d, d) within classes and of all, in float64"
     n, d = phi.shape
     mean = phi.mean(0, dtype=torch.float64)
     sums, total = (torch.zeros(r, d, dtype=torch.float64, device=phi.device) for r in (c, d))
@@ -41,12 +37,8 @@ def class_gaussians(
     return mean, mean + centers, total - (centers.T * count[there] / n) @ centers, total
 
 # %% ../../nbs/paper/03b_distances.ipynb #40a7f93d
-def ridge_cholesky(
-    cov: Tensor,  # (d, d), positive semi-definite up to rounding
-    ridge: float,  # added to the diagonal
-    scale: float,  # trace of the matrix that rounding errors come from
-) -> Tensor:  # (d, d), lower triangular
-    "Cholesky factor of a covariance plus a ridge"
+def ridge_cholesky(cov: Tensor, ridge: float, scale: float) -> Tensor:
+    "Cholesky factor of a covariance plus a ridge; `scale` is the trace that rounding is of"
     least = 10 * torch.finfo(torch.float64).eps * scale
     if ridge < least:
         found = f"the ridge {ridge:.3g} is below what float64 resolves here"
@@ -55,19 +47,13 @@ def ridge_cholesky(
     return torch.linalg.cholesky(cov + max(ridge, least) * eye).contiguous()
 
 # %% ../../nbs/paper/03b_distances.ipynb #ee71aa10
-def _whiten(
-    chol: Tensor,  # (d, d), from `ridge_cholesky`
-    p: Tensor,  # (n, d), centred
-) -> Tensor:  # (d, n): rows have become columns
-    "Rows where the covariance is the unit matrix"
+def _whiten(chol: Tensor, p: Tensor) -> Tensor:  # (d, d), (n, d) -> (d, n)
+    "Centred rows, now columns, where the covariance is the unit matrix"
     return torch.linalg.solve_triangular(chol, p.T, upper=False)
 
 # %% ../../nbs/paper/03b_distances.ipynb #01f34622
-def _to_nearest(
-    z: Tensor,  # (d, n) whitened
-    centers: Tensor,  # (d, c) whitened as well
-) -> Tensor:  # (n,)
-    "Squared distance of each column to the nearest centre"
+def _to_nearest(z: Tensor, centers: Tensor) -> Tensor:  # (d, n), (d, c) -> (n,)
+    "Squared distance of each whitened column to the nearest whitened centre"
     square = z.square().sum(0) + centers.square().sum(0)[:, None] - 2 * centers.T @ z
     return square.amin(0).clamp_min(0)
 
@@ -124,11 +110,7 @@ class Mahalanobis(Scorer):
         return md - md_0 if self.relative else md
 
 # %% ../../nbs/paper/03b_distances.ipynb #c0953579
-def nearest_torch(
-    query: Tensor,  # (n, d)
-    bank: Tensor,  # (m, d)
-    k: int,
-) -> Tensor:  # (n, k) squared distances, ascending
+def nearest_torch(query: Tensor, bank: Tensor, k: int) -> Tensor:  # (n, k), ascending
     "Squared distances to the k nearest rows of `bank`, on any device"
     middle = bank.mean(0)  # as the origin: what all rows share would cancel, digits and all
     query, bank = query - middle, bank - middle
@@ -156,9 +138,7 @@ def nearest(
     return torch.cat([nearest_torch(q, bank, k) for q in query.split(rows)])
 
 # %% ../../nbs/paper/03b_distances.ipynb #ecd4be0f
-def unit_rows(
-    phi: Tensor,  # (n, d)
-) -> Tensor:  # (n, d) float32, contiguous
+def unit_rows(phi: Tensor) -> Tensor:  # (n, d) float32, contiguous
     "Rows scaled to length 1; a row of zeros stays"
     dtype = torch.float64  # squares of float32 may overflow float32
     if not has_float64(phi.device):  # then the largest entry as a unit keeps squares in range
@@ -168,11 +148,8 @@ def unit_rows(
     return (phi / torch.where(length > 0, length, 1)).float().contiguous()
 
 # %% ../../nbs/paper/03b_distances.ipynb #knnsub02
-def kept_rows(
-    n: int,  # rows that there are
-    most: int | None,  # rows to keep; None: all
-) -> Tensor:  # (min(n, most),) numbers of rows, ascending
-    "Rows drawn at random without replacement, the same ones at every call"
+def kept_rows(n: int, most: int | None) -> Tensor:  # ascending
+    "Numbers of rows drawn at random without replacement, the same ones at every call"
     if most is None or most >= n: return torch.arange(n, device="cpu")
     g = torch.Generator().manual_seed(0)
     return torch.randperm(n, generator=g, device="cpu")[:most].sort().values
@@ -229,19 +206,13 @@ class KNN(Scorer):
         return squares[:, -1].clone() if self.distance == "kth" else squares.sqrt().mean(1)
 
 # %% ../../nbs/paper/03b_distances.ipynb #others01
-def check_others(
-    k: int,  # how many neighbours
-    n: int,  # rows to search among, less one
-) -> None:
-    "Raise unless a row has enough others"
+def check_others(k: int, n: int) -> None:
+    "Raise unless a row has k neighbours among n others"
     if k <= n: return
     raise refuse("k", f"{k} neighbours among {n} other rows", f"k <= {n}")
 
 # %% ../../nbs/paper/03b_distances.ipynb #1d263450
-def knn_held_out(
-    scorer: KNN,
-    va: Outputs,  # in-domain validation data
-) -> Tensor:  # (n,)
+def knn_held_out(scorer: KNN, va: Outputs) -> Tensor:  # (n,)
     "The score of each row by a KNN of all others"
     rows, k = unit_rows(need_features(va, "knn")), scorer.k
     kept = kept_rows(len(rows), scorer.subsample).to(rows.device)
@@ -284,13 +255,8 @@ def others_removed(
     return q.amin(1).clamp_min(0), room
 
 # %% ../../nbs/paper/03b_distances.ipynb #b3e024fb
-def _refitted(
-    scorer: Mahalanobis,
-    va: Outputs,
-    u: Tensor,  # (n,) held-out scores
-    lost: Tensor,  # (n,) True where rounding has spoilt them
-) -> Tensor:  # (n,)
-    "Scores with spoilt ones made by fits without their row; if these are many, cross-fitted"
+def _refitted(scorer: Mahalanobis, va: Outputs, u: Tensor, lost: Tensor) -> Tensor:  # (n,)
+    "Scores, the lost ones by fits without their row; if these are many, cross-fitted"
     if not lost.any(): return u
     if (found := int(lost.sum())) > 20:
         warn(f"mahalanobis: {found} rows span a direction alone; va is cross-fitted instead")
@@ -303,10 +269,7 @@ def _refitted(
     return u
 
 # %% ../../nbs/paper/03b_distances.ipynb #228e4df3
-def mahalanobis_held_out(
-    scorer: Mahalanobis,
-    va: Outputs,  # in-domain validation data
-) -> Tensor:  # (n,)
+def mahalanobis_held_out(scorer: Mahalanobis, va: Outputs) -> Tensor:  # (n,)
     "The score of each row by Gaussians of all others"
     if scorer.diagonal: return cross_fitted(scorer, va)  # what follows needs covariances
     phi, y = need_features(va, "mahalanobis"), in_domain_labels(va)

@@ -43,12 +43,8 @@ def join_members(
     return Outputs(features, labels=labels, members=torch.cat(voices, 1))
 
 # %% ../../nbs/beyond/04_members.ipynb #8193151a
-def need_members(
-    x: Outputs,
-    scorer: str,  # who asks, for the error
-    count: int | None = None,  # the number of members it knows
-) -> Tensor:  # (n, m, c)
-    "The members' logits of `x`, of which there must be several"
+def need_members(x: Outputs, scorer: str, count: int | None = None) -> Tensor:  # (n, m, c)
+    "The members' logits of `x`: several, or as many as the scorer knows"
     if x.members is None:
         raise refuse("members", None, f"(n, m, c) logits, which {scorer} works on")
     m = x.members.shape[1]
@@ -75,9 +71,7 @@ class MemberScorer(Scorer):
     def _differ(self, log_p: Tensor) -> Tensor: raise NotImplementedError
 
 # %% ../../nbs/beyond/04_members.ipynb #fromcho1
-def from_chosen(
-    log_p: Tensor,  # (n, m, c) log-probabilities of the members
-) -> tuple[Tensor, Tensor]:  # (n, m, c); (n, m), that of the class that they choose together
+def from_chosen(log_p: Tensor) -> tuple[Tensor, Tensor]:  # (n, m, c) -> (n, m, c), (n, m)
     "Probabilities, the chosen class's as what it lacks to 1: no other variance, less rounding"
     k = log_p.logsumexp(1).argmax(1)[:, None, None].expand(-1, log_p.shape[1], 1)
     p = log_p.exp().scatter(2, k, 0)

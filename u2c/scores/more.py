@@ -23,12 +23,8 @@ from .logits import warn_of_equal_energies
 from ..temperature import tempered_lse
 
 # %% ../../nbs/beyond/03_more_scores.ipynb #edd9aee5
-def prune(
-    phi: Tensor,  # (n, d) features
-    keep: int,  # how many survive
-    by: str = "value",  # or "magnitude", for features of both signs
-) -> Tensor:  # (n, d): the others are 0
-    "ASH-P's pruning of a representation"
+def prune(phi: Tensor, keep: int, by: str = "value") -> Tensor:  # (n, d), the others 0
+    "ASH-P's pruning: by value, or by magnitude for features of both signs"
     size = phi.abs() if by == "magnitude" else phi
     rows = size.topk(keep, 1).indices
     return torch.zeros_like(phi).scatter_(1, rows, phi.gather(1, rows))
@@ -61,10 +57,7 @@ class ASHS(ASHP):
         return left * torch.where(after != 0, before / after, 0).clamp_max(50).exp()
 
 # %% ../../nbs/beyond/03_more_scores.ipynb #ff5f51c1
-def check_percentile(
-    value: float,
-    name: str = "percentile",  # for the error
-) -> float:
+def check_percentile(value: float, name: str = "percentile") -> float:
     "A number from 0 to 100"
     if 0 <= check_real(value, name) <= 100: return value
     raise refuse(name, value, f"0 <= {name} <= 100")
@@ -118,11 +111,7 @@ class DICE(HeadScorer):
         return -torch.cat([self._lse(p, self.sparse) for p in parts])
 
 # %% ../../nbs/beyond/03_more_scores.ipynb #f28339e7
-def class_patterns(
-    phi: Tensor,  # (n, d) features
-    y: Tensor,  # (n,) classes 0..c-1
-    c: int,  # how many there are
-) -> Tensor:  # (c, d) in float64
+def class_patterns(phi: Tensor, y: Tensor, c: int) -> Tensor:  # (c, d) in float64
     "The mean features of each class; for one without rows that of all rows, with a warning"
     sums = torch.zeros(c, phi.shape[1], dtype=torch.float64, device=phi.device)
     for p, t in blocks(phi, y, size=2**21): sums.index_add_(0, t, p.double())
@@ -139,12 +128,8 @@ _alike: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 # %% ../../nbs/beyond/03_more_scores.ipynb #classes1
-def check_classes(
-    x: Outputs,
-    c: int,  # that the scorer knows
-    scorer: str,  # who asks, for the error
-) -> None:
-    "Raise unless there are as many logits as classes"
+def check_classes(x: Outputs, c: int, scorer: str) -> None:
+    "Raise unless there are as many logits as classes that the scorer knows"
     if x.n_classes == c: return
     expected = f"{c}, one for each class that {scorer} knows"
     raise refuse("logits", f"{x.n_classes} columns", expected)
@@ -183,22 +168,15 @@ class SHE(Scorer):
         return -torch.cat([like(widen(p), known[j]) for p, j in parts])
 
 # %% ../../nbs/beyond/03_more_scores.ipynb #894b323a
-def origin_of(
-    weight: Tensor,  # (c, d)
-    bias: Tensor,  # (c,)
-) -> Tensor:  # (d,) in float64
+def origin_of(weight: Tensor, bias: Tensor) -> Tensor:  # (c, d), (c,) -> (d,), in float64
     "The features that a head takes closest to zero logits"
     # directions that the weights' own precision does not resolve count as absent
     least = max(weight.shape) * torch.finfo(weight.dtype).eps
     return -(torch.linalg.pinv(weight.double(), rtol=least) @ bias.double())
 
 # %% ../../nbs/beyond/03_more_scores.ipynb #8caf18d7
-def directions_left(
-    phi: Tensor,  # (n, d) features
-    origin: Tensor,  # (d,)
-    dim: int,  # how many principal directions are taken away
-) -> Tensor:  # (d, d - dim) orthonormal, in float64
-    "The directions in which features spread least around an origin"
+def directions_left(phi: Tensor, origin: Tensor, dim: int) -> Tensor:  # (d, d - dim)
+    "Where features spread least around an origin: all but `dim` directions, orthonormal"
     moments = torch.zeros(len(origin), len(origin), dtype=torch.float64, device=phi.device)
     for p, in blocks(phi, size=2**21):
         p = p.double() - origin

@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['SEEN_SCORES', 'TRAFFIC', 'MEASURES', 'OOD_MEASURES', 'SCORES', 'CHANCES', 'PENALTIES', 'like_lengths',
            'train_speller', 'save_speller', 'as_sequences', 'Written', 'written', 'trained_on', 'note_network',
-           'train_spellers', 'shuffled', 'answer_entropy', 'sample_scores', 'PlainScores', 'seen_scores', 'Judge',
-           'family_names', 'word_table', 'traffic', 'risk_at', 'family_draws', 'redrawn', 'set_records', 'refused',
-           'refused_again', 'weighted_spearman', 'share_records', 'event_scores', 'chance_records', 'word_records',
-           'token_shares', 'first_places', 'when', 'first_mistakes', 'beam_search', 'reranked', 'guidance',
-           'compare_speller', 'compare_spellers']
+           'train_spellers', 'one_class', 'SequenceGaussian', 'joined_ranks', 'shuffled', 'answer_entropy',
+           'sample_scores', 'PlainScores', 'seen_scores', 'Judge', 'family_names', 'word_table', 'traffic', 'risk_at',
+           'family_draws', 'redrawn', 'set_records', 'refused', 'refused_again', 'weighted_spearman', 'share_records',
+           'event_scores', 'chance_records', 'word_records', 'token_shares', 'first_places', 'when', 'first_mistakes',
+           'beam_search', 'reranked', 'guidance', 'compare_speller', 'compare_spellers']
 
 # %% ../../nbs/study/04_words.ipynb #0fa7fde4
 import math
@@ -34,12 +34,14 @@ from ..bench.words import ALPHABET, END, LONGEST, PAD, PHONEMES, START, Spelled,
 from ..bench.words import Words, Writer, as_numbers, as_texts, draw, french, load_speller
 from ..bench.words import preceding, spelled, teacher_forced, token_counts, trim
 from ..bench.words import words_benchmark, write
-from ..guards import seeded
+from ..core import Outputs
+from ..guards import check_scores, seeded
+from ..held_out import p_value
 from ..metrics import aurc, auroc, fpr_at_tpr, risk_coverage
 from ..rank import RankU2C
-from ..sequences import AGGREGATES, SequenceGaussian, SequenceOutputs, SequenceU2C
-from ..sequences import abstention, joined_ranks, likelihood_scores, one_class, prr
-from ..sequences import token_parts
+from ..scores.distances import Mahalanobis
+from ..sequences import AGGREGATES, SequenceOutputs, SequenceU2C, abstention
+from ..sequences import likelihood_scores, prr, token_parts
 from ..unified import U2C
 
 # %% ../../nbs/study/04_words.ipynb #921e13fc
@@ -156,6 +158,41 @@ def train_spellers(
                 about = {"words": n, "epochs": epochs, "seed": seed}
                 row = note_network(load_speller(path), about, out / "networks.csv")
             print(row, flush=True)
+
+# %% ../../nbs/study/04_words.ipynb #0afe79ec
+def one_class(vectors: Tensor) -> Outputs:
+    "Vectors of one class, as `Mahalanobis` takes them"
+    n = len(vectors)
+    return Outputs(vectors, torch.zeros(n, 1), torch.zeros(n, dtype=torch.long))
+
+# %% ../../nbs/study/04_words.ipynb #081c7930
+class SequenceGaussian:
+    "Squared Mahalanobis distance of sequence embeddings, relative to a background's"
+    def __init__(
+        self,
+        known: Tensor,  # (n, d) embeddings of in-domain sequences
+        background: Tensor | None = None,  # (m, d) those of anything else that is at hand
+    ):
+        far = lambda z: Mahalanobis(relative=False, squared=True).fit(one_class(z))
+        self.known, self.background = far(known), None
+        if background is not None: self.background = far(background)
+
+    def score(self, vectors: Tensor) -> Tensor:  # (n, d) -> (n,)
+        "How far embeddings are from what is known"
+        z = one_class(vectors)
+        u = self.known.score(z)
+        return u if self.background is None else u - self.background.score(z)
+
+# %% ../../nbs/study/04_words.ipynb #1ef19cf8
+def joined_ranks(
+    scores: Sequence[Tensor],  # (n,) each
+    known: Sequence[Tensor],  # (m,) each: the same scores of in-domain sequences
+    log: bool = True,  # minus the sum of the logs of p-values; False: of the p-values
+) -> Tensor:  # (n,)
+    "Several scores as one, by their ranks"
+    pairs = zip(map(check_scores, scores), map(check_scores, known), strict=True)
+    p = torch.stack([p_value(u, v.double().sort().values) for u, v in pairs])
+    return -(p.log() if log else p).sum(0)
 
 # %% ../../nbs/study/04_words.ipynb #6fbad7e7
 def shuffled(
