@@ -84,7 +84,7 @@ def compare(
     return Comparison(tau_u, logits, *said, rejects, region, x.labels)
 
 # %% ../nbs/paper/06_regions.ipynb #0575d0c5
-def region_shares(region: np.ndarray) -> "pd.DataFrame":  # by region
+def region_shares(region: np.ndarray) -> "pd.DataFrame":  # count, share, low, high
     "How many rows lie in each region, with a 95 % interval for the share of the population"
     import pandas as pd  # type: ignore[import-untyped]
     from scipy.stats import binomtest  # type: ignore[import-untyped]
