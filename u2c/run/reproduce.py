@@ -126,7 +126,7 @@ def published_records(benchmark: str = "small") -> pd.DataFrame:
 
 # %% ../../nbs/run/06_reproduce.ipynb #557eb3f0
 def published_about(benchmark: str = "small") -> dict[str, Any]:
-    "What these records are about: the first run, a hash of its data, the versions"
+    "What the published records are about: the first run, its data's hash, the versions"
     return json.loads((files("u2c") / "data" / f"about_{benchmark}.json").read_text())
 
 # %% ../../nbs/run/06_reproduce.ipynb #674077ec
