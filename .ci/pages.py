@@ -246,7 +246,7 @@ class described(Processor):
         cell.source = f'#| code-fold: {"true" if folded else "show"}\n#| code-summary: "Source"\n{source}'
         cells, repository = [], f"{get_config().git_url}/blob/{get_config().branch}"
         for node in (node for node in tree if isinstance(node, DEFINITIONS) and node.name[0] != "_"):
-            file, line = index()[module][f"{module}.{node.name}"][1], definitions(module)[node.name].lineno
+            file, line = f"{module.replace('.', '/')}.py", definitions(module)[node.name].lineno
             cells.append(mk_cell(describe(node, source, f"{repository}/{file}#L{line}", folded), "markdown"))
         return [*cells, cell]
 

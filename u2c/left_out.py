@@ -123,6 +123,25 @@ def left_out_auroc(
     of = lambda t, u: auroc(u[~t.unknown], u[t.unknown])
     return np.mean([[of(t, u) for u in t.scores] for t in trials], 0).tolist()
 
+# %% ../nbs/beyond/08_left_out.ipynb #lo000020b
+def best_of(
+    aurocs: Sequence[float],
+    keep: int | float = 0.5,  # so many, or at least so far above chance as a share of the best
+) -> list[int]:  # numbers of scores, ascending
+    "The scores that left-out classes choose"
+    if isinstance(keep, int): return sorted(np.argsort(aurocs)[::-1][:keep].tolist())
+    lead = np.array(aurocs) - .5
+    return [k for k in range(len(lead)) if lead[k] >= min(keep * lead.max(), lead.max())]
+
+# %% ../nbs/beyond/08_left_out.ipynb #lo000020c
+def check_keep(
+    keep: int | float,
+) -> int | float:
+    "A whole number above 0, or a share up to 1"
+    if isinstance(keep, float) and 0 <= keep <= 1: return keep
+    if isinstance(keep, int) and not isinstance(keep, bool) and keep > 0: return keep
+    raise refuse("keep", repr(keep), "a whole number above 0, or a share from 0.0 to 1.0")
+
 # %% ../nbs/beyond/08_left_out.ipynb #lo000021
 def joint_scores(
     trial: Trial,
@@ -241,7 +260,7 @@ def show(
     parts: list[Scorer],
     va: Outputs,
     tau: float,  # the temperature of the logits
-    keep: int,  # how many scores are to be chosen
+    keep: float,  # see `best_of`
 ) -> Shown | None:  # None: two classes, or next to no rows, leave nothing to learn from
     "Leave classes out, and choose scores by it"
     few = va.n_classes < 3 or len(va) < 40
@@ -251,8 +270,7 @@ def show(
         warn(f"LeftOutU2C: {found}: nothing can be left out, all scores weigh the same")
         return None
     aurocs = left_out_auroc(trials)
-    best = sorted(range(len(parts)), key=lambda k: -aurocs[k])[:keep]
-    return Shown([scorer_name(p) for p in parts], aurocs, sorted(best), trials)
+    return Shown([scorer_name(p) for p in parts], aurocs, best_of(aurocs, keep), trials)
 
 # %% ../nbs/beyond/08_left_out.ipynb #lo000042
 def _checked_costs(
@@ -381,7 +399,7 @@ class LeftOutU2C(LearnedOdds):
         prior: float | None = None,  # share of unknown inputs to expect, in place of alpha
         # of a wrong answer, an abstention, an answer to an unknown input
         costs: Sequence[float] | None = None,
-        keep: int = 3,  # how many scores are chosen
+        keep: int | float = 0.5,  # which scores are chosen, see `best_of`
         temperature: str | float = "exact",  # a recipe of `fit_temperature`, or tau itself
         scorer: Scorer | None = None,  # what the parts have become, as a file brings it back
     ):
@@ -390,7 +408,7 @@ class LeftOutU2C(LearnedOdds):
         super().__init__(score, alpha, temperature, "held-out")
         self.candidates, self.all_of_them = _parts_of(score), given is not PARTS
         self.prior, self.costs = prior, _checked_costs(prior, costs)
-        self.keep = check_whole(keep, "keep")
+        self.keep = check_keep(keep)
         self.shown: Shown | None = None  # what leaving out has shown; in no state
 
     def fit(

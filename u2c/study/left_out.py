@@ -193,14 +193,14 @@ def rungs(
         scorer = Combined(PARTS)
         give_head(scorer, head)
         return scorer
-    def learned(keep: int) -> list[Method]:
+    def learned(keep: float) -> list[Method]:
         return [LeftOutU2C(seven(), alpha, keep=keep, temperature=tau)]
     def rank(scorer: Scorer | str, power: float = 2.) -> list[Method]:
         return [RankU2C(scorer, alpha, power, tau)]
-    def other(keep: int, learn: Callable[..., Odds]) -> list[Method]:
+    def other(keep: float, learn: Callable[..., Odds]) -> list[Method]:
         return [OtherOdds(LeftOutU2C(seven(), alpha, keep=keep, temperature=tau), learn)]
     residual = scorers_of(seven())[PARTS.index("residual")]
-    usual = LeftOutU2C(("maxlogit", "knn", "mahalanobis"), alpha, temperature=tau)
+    usual = LeftOutU2C(("maxlogit", "knn", "mahalanobis"), alpha, keep=3, temperature=tau)
     combined = RejectOrClassify("combined", alpha, tau, "held-out")
     return {
         "two_constants": [TwoConstants(combined)],
@@ -214,11 +214,12 @@ def rungs(
         "plug_in": rank(PlugIn(LeftOutU2C(seven(), alpha, temperature=tau))),
         "left_out_usual": [usual],
         "left_out_one": learned(1),
-        "left_out": learned(3),
+        "left_out_three": learned(3),
+        "left_out": learned(.5),
         "left_out_seven": learned(7),
-        "weighed": other(3, weighed),
+        "weighed": other(.5, weighed),
         "weighed_seven": other(7, weighed),
-        "isotonic": other(3, isotonic)}
+        "isotonic": other(.5, isotonic)}
 
 # %% ../../nbs/study/06_left_out.ipynb #sl000015
 def compare_left_out(
