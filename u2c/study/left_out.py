@@ -22,7 +22,7 @@ from torch.nn.functional import softplus
 
 from ..bench.backbones import one_thread
 from ..core import Outputs, in_domain_labels
-from ..guards import widen
+from ..guards import check_labels, widen
 from ..left_out import PARTS, LeftOutU2C, Trial, joint_scores, left_out, left_out_report
 from ..metrics import aurc, auroc, brier, err, nll
 from ..rank import RankU2C, turning_point
@@ -111,8 +111,8 @@ def left_out_rows(
         share = kind.double().mean()
         each = torch.where(kind, .5 / share, .5 / (1 - share)) / len(kind) / len(trials)
         found.append((z.T, kind.double(), each))
-    z, y, each = (torch.cat(parts).double().numpy() for parts in zip(*found))
-    return z, y, each
+    rows, unknown, weights = (torch.cat(parts).double().numpy() for parts in zip(*found))
+    return rows, unknown, weights
 
 # %% ../../nbs/study/06_left_out.ipynb #sl00011g
 Odds = Callable[[np.ndarray], np.ndarray]  # (n, k) -log p -> (n,) log-odds
@@ -167,7 +167,7 @@ class OtherOdds:
     def predict_proba(self, x: Outputs) -> Tensor:
         "(n, c+1) probabilities"
         m, parts = self.model, scorers_of(self.model.scorer)
-        references = m.scorer.reference
+        references: Any = m.scorer.reference
         z = [minus_log_p(s.score(x), known) for s, known in zip(parts, references)]
         odds = torch.from_numpy(self.odds(torch.stack(z, 1).numpy())) + self.intercept
         f = (widen(x.logits) / m.tau).log_softmax(1)
@@ -298,7 +298,7 @@ def left_out_and_true(
     known |= {"chosen": model.scorer, "combined": usual}
     limits["chosen"] = model.theta
     names = {model.shown.names[k] for k in model.shown.chosen} | {"chosen"}
-    rows, wrong = [], (te.logits.argmax(1) != te.labels).double()
+    rows, wrong = [], (te.logits.argmax(1) != in_domain_labels(te)).double()
     shifted = [x for name, x in outputs.items() if groups[name] == "covariate-shift"]
     for name, score in known.items():
         u_te = score.score(te).double()
@@ -357,7 +357,7 @@ def odds_as_said(
             counts = [1 - share] + [share / len(others)] * len(others)
             parts = [x[in_turn(len(x), round(20_000 * w))]
                      for w, x in zip(counts, [te, *others])]
-            y = torch.cat([x.labels for x in parts])  # type: ignore[arg-type]
+            y = torch.cat([check_labels(x.labels, len(x), x.n_classes) for x in parts])
             unknown = y == va.n_classes
             models = {"left_out, prior": model.at(prior=share), "left_out": model,
                       "rank_combined": rank}
