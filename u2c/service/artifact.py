@@ -217,9 +217,10 @@ def _rebuilt(
         else: parts[option] = part
     return class_named(options.pop("class"))(**(options | parts))
 
-# %% ../../nbs/service/03_artifact.ipynb #d5edb51c
+# %% ../../nbs/service/03_artifact.ipynb #artpart1
 PARTS = 256  # of a calibrator at most: its scorer, what that combines
 
+# %% ../../nbs/service/03_artifact.ipynb #d5edb51c
 def _check_room(
     modules: dict[str, dict[str, Any]],  # place -> class and options
     tensors: dict[str, Tensor],
