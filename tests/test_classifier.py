@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import PIL.Image
 import pytest
 import torch
 from hypothesis import given, settings
@@ -348,6 +349,19 @@ def test_adapters_that_merge_themselves_are_taken_apart_again():
     before = state_of(model)
     U2CClassifier(model, "maxlogit").fit((x, y)).predict(new)
     assert same(before, state_of(model))
+
+
+@pytest.mark.parametrize("bad", [[0], [2], [0, 1, 2, 3]])
+def test_files_that_are_no_pictures_are_declined_beside_the_others(bad, tmp_path):
+    clf = U2CClassifier(net, "maxlogit", preprocess={"input_size": [1, 6, 6], "mean": 0.0, "std": 1.0}).fit((x, y))
+    paths = [tmp_path / f"{i}.png" for i in range(4)]
+    for i, path in enumerate(paths): PIL.Image.fromarray(np.uint8(255 * np.random.default_rng(i).random((6, 6)))).save(path)
+    before = clf.predict_proba(paths)
+    for i in bad: paths[i].write_bytes(b"no picture")
+    with pytest.raises(OSError): clf.predict_proba(paths)
+    with pytest.warns(UserWarning, match=rf"{len(bad)} of 4 rows \(row {bad[0]}.*cannot be read"): after = clf.predict_proba(paths, batch=2, on_bad="unknown")
+    for i in range(4): assert torch.equal(after[i], torch.eye(after.shape[1])[-1]) if i in bad else torch.allclose(after[i], before[i], atol=1e-6)
+    with pytest.warns(UserWarning): assert (clf.p_values(paths, on_bad="unknown")[bad] == 1 / torch.tensor(81.0)).all()
 
 
 @pytest.mark.parametrize("k", [81, 10**9])

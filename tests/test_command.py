@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -149,7 +150,55 @@ def test_a_watch_goes_on_from_call_to_call(here, capsys):
     assert (here / "my.watch").read_bytes() == before  # a failed call changes nothing
     assert "a watch that has begun" in said(capsys, "watch", "my.u2c", "--reference", "fresh", code=2).err
     said(capsys, "watch", "my.u2c", "--reference", "fresh", "--restart")
-    assert json.loads(said(capsys, "watch", "my.u2c", "--json").out)["n"] == 0
+    assert strict(said(capsys, "watch", "my.u2c", "--json").out)["n"] == 0
+
+
+def strict(text):
+    "JSON as others read it: without NaN and Infinity"
+    def refused(name): raise AssertionError(f"{name} is no JSON")
+    return json.loads(text, parse_constant=refused)
+
+
+def test_all_json_is_read_by_a_strict_parser(here, capsys, tmp_path):
+    (tmp_path / "p.txt").write_text("0.5\n0.01\n")
+    begun = strict(said(capsys, "watch", "my.u2c", "--reference", "fresh", "--state", tmp_path / "j.watch", "--json").out)
+    assert begun["rate"] is None and set(begun["u"].values()) == {None}
+    seen = strict(said(capsys, "watch", "my.u2c", "--state", tmp_path / "j.watch", "--p-values", tmp_path / "p.txt", "--json").out)
+    assert seen["n"] == 2 and set(seen["u"].values()) == {None}
+    for line in said(capsys, "predict", "my.u2c", "strange", "--json").out.splitlines(): strict(line)
+    for line in said(capsys, "evaluate", "my.u2c", "te", "--unknown", "strange", "--json").out.splitlines(): strict(line)
+
+
+def test_a_new_watch_that_fails_leaves_the_old_one(here, capsys, tmp_path):
+    state = tmp_path / "old.watch"
+    said(capsys, "watch", "my.u2c", "te", "--reference", "fresh", "--state", state)
+    before = state.read_bytes()
+    again = ("watch", "my.u2c", "--reference", "fresh", "--restart", "--state", state)
+    for wrong in (("--plot", tmp_path / "p.png"), ("te", "--plot", tmp_path / "p.nothing"), ("te", "--plot", tmp_path / "no" / "p.png")):
+        said(capsys, *again, *wrong, code=2)
+        assert state.read_bytes() == before
+    said(capsys, *again, "te", "--plot", tmp_path / "p.png")
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_calls_at_once_wait_for_each_other(folder, tmp_path):
+    run(folder, "watch", "my.u2c", "--reference", "fresh", "--state", tmp_path / "w.watch")
+    u = "\n".join(["-8.0"] * 100)
+    with ThreadPoolExecutor(4) as pool:
+        calls = [pool.submit(run, folder, "watch", "my.u2c", "--scores", "-", "--state", tmp_path / "w.watch", "--json", stdin=u) for _ in range(4)]
+    assert sorted(strict(call.result()[0])["n"] for call in calls) == [100, 200, 300, 400]
+
+
+@pytest.mark.parametrize("device", ["foo", "xpu", "cuda:9"])
+def test_a_device_that_is_not_there(here, capsys, device):
+    assert f"device: found '{device}'" in said(capsys, "predict", "my.u2c", "te", "--device", device, code=2).err
+
+
+def test_a_word_for_abstaining_has_no_place_beside_outputs(tmp_path, capsys):
+    x = digits_outputs().va
+    np.savez(tmp_path / "va.npz", features=x.features, logits=x.logits, labels=x.labels)
+    text = said(capsys, "calibrate", "--data", tmp_path / "va.npz", "--unknown", "other", "-o", tmp_path / "a.u2c", code=2).err
+    assert "unknown: found with a file of outputs, expected with images alone" in text and not (tmp_path / "a.u2c").exists()
 
 
 def test_other_weights_are_refused(here, capsys):
@@ -378,3 +427,37 @@ def test_intervals_hold_what_they_should():
     held = [m.low <= 0.1 <= m.high for m in (share_of(torch.rand(200, generator=rng) < 0.1) for _ in range(300))]
     assert 0.93 <= np.mean(held) <= 1
     assert ece_of(torch.eye(3), torch.arange(3)) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("null", [False, True])
+def test_a_slow_pipe_gets_each_answer_before_it_asks_again(folder, null):
+    "One process answers names and rows of JSON, line by line, while its input is still open; a bad line is named, and the next one is served"
+    x, end = digits_outputs().te, "\0" if null else "\n"
+    calibrated = folder / "rows.u2c"
+    np.savez(folder / "rows.npz", **{k: v.numpy() for k, v in digits_outputs().va.parts().items()})
+    run(folder, "calibrate", "--data", "rows.npz", "-o", calibrated)
+    command = [sys.executable, "-c", "from u2c.service.command import main; main()", "predict", str(calibrated), "-", "--json", *["-0"] * null]
+    with subprocess.Popen(command, cwd=folder, env=ENV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        answers = []
+        for i in range(3):
+            row = {"name": f"row {i}", "features": x.features[i].tolist(), "logits": x.logits[i].tolist()}
+            for line in ("{}", json.dumps(row | {"features": [1.0]}), json.dumps(row)):
+                process.stdin.write(line + end)
+                process.stdin.flush()
+            answers.append(strict(process.stdout.readline()))  # waits for ever if it is not answered now
+        out, errors = process.communicate()
+    assert [a["name"] for a in answers] == ["row 0", "row 1", "row 2"] and not out and process.returncode == 1
+    assert len(errors.splitlines()) == 6 and "line 4: found '{}'" in errors and "features" in errors
+
+
+def test_pictures_on_a_slow_pipe(folder):
+    command = [sys.executable, "-c", "from u2c.service.command import main; main()", "predict", "my.u2c", "-", "--csv"]
+    with subprocess.Popen(command, cwd=folder, env=ENV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        header, (first, second, *_) = None, sorted(f"strange/{f.name}" for f in (folder / "strange").iterdir())
+        for name in (first, "nothing.png", second):
+            process.stdin.write(name + "\n")
+            process.stdin.flush()
+            if header is None: header = process.stdout.readline()
+            if name != "nothing.png": assert process.stdout.readline().startswith(name)
+        process.communicate()
+    assert process.returncode == 1

@@ -154,15 +154,6 @@ def test_odd_rows_have_the_same_answers(clf, files, row):
         check_answer(answer, answer_ranges(clf.calibrator, clf.reference, [x]), clf.predict_proba(x).double())
 
 
-@pytest.mark.parametrize("method", ["rc", "rank"])
-def test_what_is_no_number_is_declined(bench, nets, tmp_path, method):
-    clf, path = fitted(nets["resnet_small"], bench, "knn", method), tmp_path / "head.pt2"
-    x = clf.outputs(bench["digits-te"].images[:8], labels=False)
-    export(clf, path, x, backbone=False)
-    p, _, p_value = run_file(path)(x.features * torch.nan, x.logits)
-    assert (p.argmax(1) == p.shape[1] - 1).all() and torch.allclose(p_value, p_value.new_tensor(1 / (len(clf.reference) + 1)))
-
-
 def test_a_rank_is_the_same_at_every_known_score(tmp_path):
     "MaxLogit's scores are computed alike to the bit, so even ties have one answer."
     g = torch.Generator().manual_seed(0)
@@ -275,3 +266,37 @@ def test_a_network_with_an_embedding_is_asked_about_its_own_numbers(tmp_path):
     clf = U2CClassifier(words, "knn").fit((x, y))
     assert export(clf, tmp_path / "x.onnx").rows == 16
     assert (run_file(tmp_path / "x.onnx")(x)[0] - clf.predict_proba((x, y))).abs().max() < 0.05
+
+
+@pytest.mark.parametrize("method", methods)
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_what_is_no_number_is_declined(tmp_path, method, suffix):
+    "A nan or an inf in features, logits or images, which this library refuses, by every method"
+    g = torch.Generator().manual_seed(0)
+    y = torch.arange(300) % 3
+    x = torch.randn(300, 4, generator=g) + 2 * torch.eye(3, 4)[y]
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+    few = {"steps": 50} if method.startswith("u2c") else {}
+    clf = U2CClassifier(net, "knn", method, **few).fit((x, y))
+    clf.net.ndim = 2
+    head, whole = tmp_path / f"head{suffix}", tmp_path / f"whole{suffix}"
+    export(clf, head, backbone=False)
+    export(clf, whole, x[:8])
+    x = x + 0.1  # between the rows of the reference, where rounding changes no rank
+    seen, odd = clf.outputs(x[:5]), torch.tensor([torch.nan, torch.inf, -torch.inf])
+    features, logits, images = seen.features.clone(), seen.logits.clone(), x[:5].clone()
+    features[:3, 2], logits[3, 0], images[:3, 1] = odd, torch.nan, odd
+    for path, given, bad in ((head, (features, logits), 4), (whole, (images,), 3)):
+        p, _, p_value = run_file(path)(*given)
+        assert (p[:bad] == torch.eye(4)[3]).all() and (p_value[:bad] == 1 / torch.tensor(301.0)).all()
+        assert torch.allclose(p[bad:], clf.predict_proba(x[bad:5]), atol=1e-4)
+
+
+def test_bfloat16_is_for_pt2_files(tmp_path):
+    x, y = torch.randn(300, 4, generator=torch.Generator().manual_seed(0)), torch.arange(300) % 3
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).eval().bfloat16()
+    clf = U2CClassifier(net, "maxlogit").fit((x, y))
+    clf.net.ndim = 2
+    with pytest.raises(ValueError, match="export: found weights in bfloat16, which ONNX's runtime does not compute with"):
+        export(clf, tmp_path / "a.onnx", x[:8])
+    assert not [*tmp_path.iterdir()] and export(clf, tmp_path / "a.pt2", x[:8]).rows

@@ -20,17 +20,17 @@ y = torch.arange(n) % c
 phi = torch.randn(n, d, generator=g) + 2 * torch.randn(c, d, generator=g)[y]
 f = torch.randn(n, c, generator=g) + 2 * torch.nn.functional.one_hot(y, c)
 va, few = Outputs(phi, f, y), Outputs(phi, f, y)[:5]
-flat, right = Outputs(torch.ones(n, d), f, y), Outputs(phi, f + 20 * torch.nn.functional.one_hot(y, c), y)
+flat, equal = Outputs(torch.ones(n, d), f, y), Outputs(phi, torch.ones(n, c), y)
 gap, large = Outputs(phi, torch.cat([f, f[:, :1]], 1), y), Outputs(torch.nn.functional.layer_norm(phi, (d,)) * 1e6, f, y)
 head = torch.randn(c, d, generator=g), torch.zeros(c)
 
 WARNINGS = {
-    "temperature": ("one error in 121 is assumed", lambda: fit_temperature(right.logits, y), lambda: RejectOrClassify("knn").fit(right)),
+    "temperature": ("every row has equal logits", lambda: fit_temperature(equal.logits, y), lambda: RejectOrClassify("knn").fit(equal)),
     "too few rows": ("5 rows are too few", lambda: fit_threshold(few.logits[:, 0]), lambda: RejectOrClassify("maxlogit").fit(few)),
     "ties": ("ties at theta", lambda: fit_threshold(torch.ones(n)), lambda: RejectOrClassify("knn").fit(flat)),
     "ash": ("of the features are negative", lambda: make_scorer("ash", head=head).fit(va), lambda: RejectOrClassify(make_scorer("ash", head=head)).fit(va)),
     "few for a covariance": ("cannot fill a covariance", lambda: make_scorer("mahalanobis").fit(few), lambda: RejectOrClassify("mahalanobis").fit(few)),
-    "no rows of a class": ("classes have no rows here", lambda: make_scorer("mahalanobis").fit(gap), lambda: RejectOrClassify("mahalanobis").fit(gap)),
+    "no rows of a class": ("1 of 5 classes (4) have no rows here: their inputs will be called unknown", lambda: make_scorer("mahalanobis").fit(gap), lambda: RejectOrClassify("mahalanobis").fit(gap)),
     "ridge": ("below what float64 resolves", lambda: make_scorer("mahalanobis").fit(large), lambda: RejectOrClassify("mahalanobis").fit(large)),
     "nothing relabelled": ("no row lies above theta", lambda: U2C("knn", steps=9).fit(flat), lambda: U2C("knn", steps=9).fit(flat)),
     "apart": ("tau_u has not learned", lambda: U2C("knn", steps=9).fit(va), lambda: U2C("knn", steps=9).fit(va, make_scorer("knn").fit(va).score(va))),

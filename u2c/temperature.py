@@ -111,8 +111,7 @@ def search_temperature(
     step = 0.0
     if recipe == "exact": tau = 1 / newton(slopes_at, 1 / high, 1 / low)
     else: tau, step = adam_tau(lambda tau: -slopes_at(1 / tau)[0] / tau**2, low)
-    n, why = len(logits), []
-    if extra: why.append(f"its {n} rows are so good that one error in {n + 1} is assumed")
+    why = []
     if step > 1e-4:
         moving = "Adam was still moving after 10,000 steps"
         why.append(f"{moving}; recipe='exact' has no such limit")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core import Outputs, own_copy
-from ..guards import check_real, refuse
+from ..guards import check_real, refuse, warn
 from ..held_out import p_value
 from ..left_out import PARTS, LeftOutU2C
 from ..rank import RankU2C
@@ -176,6 +176,26 @@ class CalibratedNetwork:
         network = type(self.net.model).__name__
         return f"{type(self).__name__}({network}, {about},\n{self.calibrator})"
 
+# %% ../../nbs/service/01_classifier.ipynb #clfbadx0
+def _rows_for(on_bad: str) -> list[int] | None:
+    "Where to note rows that cannot be read; None where they are errors"
+    if on_bad not in ("raise", "unknown"):
+        raise refuse("on_bad", repr(on_bad), "'raise' or 'unknown'")
+    return [] if on_bad == "unknown" else None
+
+# %% ../../nbs/service/01_classifier.ipynb #clfbadx1
+def _declined(
+    p: Tensor,  # (n, ...) answers
+    bad: list[int] | None,  # rows that could not be read
+    answer: Tensor,  # theirs
+) -> Tensor:
+    "Answers, with that of abstaining for the rows that could not be read"
+    if not bad: return p
+    rows = sorted({*bad})
+    shown = ", ".join(map(str, rows[:5])) + ", ..." * (len(rows) > 5)
+    warn(f"{len(rows)} of {len(p)} rows (row {shown}) cannot be read: they are declined")
+    return p.index_copy(0, torch.tensor(rows, device=p.device), answer.to(p).expand_as(p[rows]))
+
 # %% ../../nbs/service/01_classifier.ipynb #2edcf05d
 class U2CClassifier(CalibratedNetwork):
     "A network that may answer 'unknown', with calibrated probabilities over c+1 classes"
@@ -185,20 +205,24 @@ class U2CClassifier(CalibratedNetwork):
         known = labels or data.labels is None
         return data if known else Outputs(data.features, data.logits, members=data.members)
 
-    def predict_proba(self, data: Any, batch: int = 64) -> Tensor:
-        "(n, c+1) probabilities, the last for abstaining"
-        return self.ready().predict_proba(self._there(data, batch))
+    def predict_proba(self, data: Any, batch: int = 64, on_bad: str = "raise") -> Tensor:
+        "(n, c+1) probabilities, the last for abstaining; `on_bad` as of `predict`"
+        bad = _rows_for(on_bad)
+        p = self.ready().predict_proba(self._there(data, batch, bad=bad))
+        return _declined(p, bad, torch.eye(p.shape[1])[-1])
 
-    def predict(self, data: Any, batch: int = 64) -> list[str | int]:
-        "The class of each image, by name or number, or the word for abstaining"
-        words, p = self.words(), self.predict_proba(data, batch)
+    def predict(self, data: Any, batch: int = 64, on_bad: str = "raise") -> list[str | int]:
+        "Classes, or the word for abstaining, also for what is no image if `on_bad` is 'unknown'"
+        words, p = self.words(), self.predict_proba(data, batch, on_bad)
         return [words[k] for k in p.argmax(1).tolist()]
 
-    def p_values(self, data: Any, batch: int = 64) -> Tensor:
+    def p_values(self, data: Any, batch: int = 64, on_bad: str = "raise") -> Tensor:
         "(n,) shares of in-domain inputs that are at least as strange, by u"
-        scorer, x = self.ready().scorer, self._there(data, batch)
+        bad, scorer = _rows_for(on_bad), self.ready().scorer
+        x = self._there(data, batch, bad=bad)
         assert self.reference is not None
-        return p_value(scorer.score(x), self.reference)
+        p = p_value(scorer.score(x), self.reference)
+        return _declined(p, bad, torch.tensor(1 / (1 + len(self.reference))))
 
     def explain(self, image: Any, most: int = 3) -> Explanation:
         "The answer for one image, and what it rests on; `most` probabilities"
@@ -232,8 +256,12 @@ class U2CClassifier(CalibratedNetwork):
         write_file(path, "classifier", *_packed(self))
         if card: Path(f"{path}.md").write_text(self.card(), encoding="utf-8")
 
-    def _there(self, data: Any, batch: int, labels: bool = False) -> Outputs:
-        place, x = self.ready().theta.device, self.outputs(data, batch, labels)
+    def _there(
+        self, data: Any, batch: int, labels: bool = False, bad: list[int] | None = None,
+    ) -> Outputs:
+        place = self.ready().theta.device
+        if bad is None or isinstance(data, Outputs): x = self.outputs(data, batch, labels)
+        else: x = self.net.outputs(data, batch, labels=labels, bad=bad)
         return x if x.device == place else x.to(place)
 
 # %% ../../nbs/service/01_classifier.ipynb #clfweigh

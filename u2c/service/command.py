@@ -34,6 +34,15 @@ def refused(name: str, found: object, expected: object) -> Exception:
     from u2c.guards import refuse
     return refuse(name, found, expected)
 
+# %% ../../nbs/service/08_command.ipynb #cmdjson1
+def json_line(x: Any) -> str:
+    "JSON that any parser reads: null for what is infinite or no number"
+    def plain(x: Any) -> Any:
+        if isinstance(x, dict): return {k: plain(v) for k, v in x.items()}
+        if isinstance(x, list | tuple): return [plain(v) for v in x]
+        return None if isinstance(x, float) and not math.isfinite(x) else x
+    return json.dumps(plain(x), allow_nan=False)
+
 # %% ../../nbs/service/08_command.ipynb #f85c2d10
 @contextmanager
 def needs(
@@ -96,7 +105,9 @@ def ready_for_images(args: argparse.Namespace) -> Iterator[None]:
 def device_of(args: argparse.Namespace) -> str:
     "Where the network runs"
     import torch
-    return args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+
+    from u2c.service.network import checked_device
+    return str(checked_device(args.device or ("cuda" if torch.cuda.is_available() else "cpu")))
 
 # %% ../../nbs/service/08_command.ipynb #c1ff4854
 class Reader:
@@ -186,7 +197,7 @@ def new_classifier(args: argparse.Namespace, classes: Sequence[str]) -> "U2CClas
     if " with " not in source: source = network.about["name"]
     return U2CClassifier(
         network.to(device_of(args)), args.scorer, args.method, args.alpha, classes, args.layer,
-        unknown=args.unknown, preprocess=preprocess, source=source)
+        unknown=args.unknown or "unknown", preprocess=preprocess, source=source)
 
 # %% ../../nbs/service/08_command.ipynb #222cb4bb
 def calibrate_images(args: argparse.Namespace) -> int:
@@ -210,7 +221,7 @@ def calibrate_outputs(args: argparse.Namespace) -> int:
     from u2c.service.artifact import realised, save_calibrator
     from u2c.service.classifier import make_calibrator
     from u2c.service.inputs import read_outputs
-    for name in ("model", "classes", "layer", "size", "card"):
+    for name in ("model", "classes", "layer", "size", "card", "unknown"):
         if getattr(args, name):
             raise refused(name, "with a file of outputs", "with images alone")
     va = read_outputs(args.data).outputs
@@ -275,7 +286,7 @@ def predict(args: argparse.Namespace) -> int:
     if args.csv: table.writerow(COLUMNS)
     for data in reader.batches(args.inputs):
         for record in as_records(served, answer(served, data.outputs), data.names, args.top):
-            if args.json: print(json.dumps(record))
+            if args.json: print(json_line(record))
             elif args.csv: table.writerow([record[k] for k in COLUMNS])
             else: rows.append(as_text(record))
         sys.stdout.flush()
@@ -316,9 +327,7 @@ def evaluate(args: argparse.Namespace) -> int:
     reader = Reader(args)
     found = evaluate_all(reader).numbers
     if args.json:
-        finite = lambda x: [v if math.isfinite(v) else None for v in x]
-        for name, numbers in found.items():
-            print(json.dumps({"data": name} | {k: finite(v) for k, v in numbers.items()}))
+        for name, numbers in found.items(): print(json_line({"data": name} | numbers))
         return reader.code
     rows = [[name, k, *spelled(k, v)] for name, x in found.items() for k, v in x.items()]
     print(text_table(("data", "metric", "value", "95 % interval"), rows))
@@ -381,20 +390,23 @@ def opened_watch(reader: Reader, state: Path) -> "Watch":
 def watch(args: argparse.Namespace) -> int:
     "Say when traffic is no longer what it was"
     from dataclasses import asdict
+
+    from u2c.service.artifact import locked, whole_file
     reader, state = Reader(args), Path(args.state or Path(args.file).with_suffix(".watch"))
-    seen = opened_watch(reader, state)
-    if args.scores or args.p_values:
-        numbers = numbers_from(args.inputs)
-        if numbers: seen.update(**{"x" if args.scores else "p": numbers})
-    else:
-        for data in reader.batches(args.inputs): seen.update(data.outputs.to("cpu"))
-    seen.save(state)
+    assert reader.opened  # what is wrong with it is said before anything is done
+    with locked(state):
+        seen = opened_watch(reader, state)
+        if args.scores or args.p_values:
+            numbers = numbers_from(args.inputs)
+            if numbers: seen.update(**{"x" if args.scores else "p": numbers})
+        else:
+            for data in reader.batches(args.inputs): seen.update(data.outputs.to("cpu"))
+        if args.plot:
+            with needs("reproduce"), whole_file(args.plot) as partial:
+                seen.plot().savefig(partial)
+        seen.save(state)  # last: what fails before leaves the older state
     found = seen.report()
-    if args.plot:
-        with needs("reproduce"): seen.plot().savefig(args.plot)
-    finite = lambda x: None if isinstance(x, float) and not math.isfinite(x) else x
-    if args.json: print(json.dumps({k: finite(v) for k, v in asdict(found).items()}))
-    else: print(found)
+    print(json_line(asdict(found)) if args.json else found)
     return 3 if found.alarm else reader.code
 
 # %% ../../nbs/service/08_command.ipynb #25ec7932
@@ -472,8 +484,8 @@ show it what comes in, as images, outputs or scores, as often as you like:
 and look at it:
   u2c watch my.u2c --plot watch.png
 
-The state is kept in my.watch. The exit code is 3 once there is an alarm. One call
-at a time: two at once would forget what one of them saw.""",
+The state is kept in my.watch. The exit code is 3 once there is an alarm. Of several
+calls at once each waits for the one before, by the lock my.watch.lock.""",
     "export": """\
 the network and what was calibrated, images in:
   u2c export my.u2c my.onnx --data te
@@ -483,6 +495,12 @@ what was calibrated alone, features and logits in:
 The file is run and compared with the original, on random rows and on those of
 --data, and is not written if a probability is off by more than 1e-5.""",
 }
+
+# %% ../../nbs/service/08_command.ipynb #cmdscor1
+SCORERS = (  # `list_scorers` says so too, but waits for torch
+    "ash", "ashp", "ashs", "chosen_variance", "combined", "dice", "energy", "entropy", "fdbd",
+    "gen", "knn", "mahalanobis", "maxlogit", "msp", "mutual_information", "nnguide", "react",
+    "residual", "she", "variance", "vim")
 
 # %% ../../nbs/service/08_command.ipynb #cmdlab01
 LABELLED = "a folder with a folder for each class, or a file of outputs"
@@ -495,12 +513,13 @@ def calibrate_options(parser: argparse.ArgumentParser) -> None:
     add("--arch", help="the architecture of a checkpoint: timm/NAME or torchvision/NAME")
     add("--data", required=True, help=LABELLED)
     add("-o", "--out", required=True, metavar="FILE", help="the file to write, such as my.u2c")
-    add("--scorer", default="combined", help="the uncertainty u(x) (default: combined)")
+    scorers = f"the uncertainty u(x), one of {', '.join(SCORERS)} (default: combined)"
+    add("--scorer", default="combined", help=scorers)
     methods = ("rank", "left-out", "u2c", "u2c_linear", "rc")
     add("--method", default="rank", choices=methods, help="how to calibrate (default: rank)")
     alpha = "share of inputs that is answered (default: 0.95)"
     add("--alpha", type=float, default=0.95, help=alpha)
-    add("--unknown", default="unknown", metavar="WORD", help="to abstain (default: unknown)")
+    add("--unknown", metavar="WORD", help="to abstain (default: unknown)")
     classes = ("all classes, one a line, in the order of the logits "
                "(default: the folders, in the order of their names)")
     add("--classes", metavar="FILE", help=classes)
@@ -665,7 +684,7 @@ def run_command(
         name, run = args.command, lambda: args.run(args)
     try: return run()
     except BrokenPipeError: raise
-    except (ValueError, TypeError, OSError, ImportError) as e:
+    except (ValueError, TypeError, OSError, ImportError, RuntimeError) as e:
         print(f"u2c {name}: error: {' '.join(str(e).split())}", file=sys.stderr)
         return 2
 

@@ -356,6 +356,7 @@ OUTPUTS = ("probabilities", "u", "p_value")
 class Head(nn.Module):
     "Features and logits in; probabilities, u and its p-value out"
     takes = ("features", "logits")
+    abstain: Tensor
 
     def __init__(
         self,
@@ -366,11 +367,15 @@ class Head(nn.Module):
         self.score, self.link = make_twin(calibrator.scorer), make_twin(calibrator)
         self.rank = None if reference is None else Ranks(reference)
         self.gives = OUTPUTS[:2] if reference is None else OUTPUTS
+        self.register_buffer("abstain", torch.eye(int(calibrator.n_classes) + 1)[-1])
 
     def forward(self, features: Tensor, logits: Tensor) -> tuple[Tensor, ...]:
-        "The answer for each row"
-        u = self.score(features, logits)
-        answer = self.link(logits, u), u.float()
+        "The answer for each row; of one that is not finite, to abstain"
+        fine = torch.isfinite(features).all(1) & torch.isfinite(logits).all(1)
+        u = torch.where(fine, self.score(features, logits), math.nan)
+        p = self.link(logits, u)
+        lost = (u.isnan() | p.isnan().any(1))[:, None]
+        answer = torch.where(lost, self.abstain, p), u.float()
         return answer if self.rank is None else (*answer, self.rank(u).float())
 
 # %% ../../nbs/service/05_export.ipynb #cb635e56
@@ -390,7 +395,10 @@ class Whole(nn.Module):
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         "The answer for each image"
         with watched(self.model, [self.layer]) as calls: self.model(images)
-        return self.head(*(widen(x) for x in calls[0][1:]))
+        features, logits = (widen(x) for x in calls[0][1:])
+        # a layer such as the largest of several may lose what is no number on the way
+        fine = torch.isfinite(images).flatten(1).all(1)[:, None]
+        return self.head(torch.where(fine, features, math.nan), logits)
 
 # %% ../../nbs/service/05_export.ipynb #99a284d4
 @contextmanager
@@ -407,6 +415,9 @@ def _check_size(
     module: nn.Module,
 ) -> None:
     "Raise if constants and weights do not fit into one ONNX file"
+    if any(x.dtype == torch.bfloat16 for x in module.parameters()):
+        found = "weights in bfloat16, which ONNX's runtime does not compute with"
+        raise refuse("export", found, "float32 or float16 in an ONNX file, or a .pt2 file")
     size = sum(x.nbytes for x in [*module.parameters(), *module.buffers()])
     if size < 2**31 - 2**20: return
     remedy = "a .pt2 file, or a smaller bank by KNN(subsample=...), will do"

@@ -8,6 +8,7 @@ __all__ = ['InputError', 'read_outputs', 'read_picture', 'class_images']
 # %% ../../nbs/service/06_inputs.ipynb #dfa86ca8
 import csv
 import io
+import json
 import math
 import os
 import re
@@ -15,7 +16,9 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from queue import Queue
+from threading import Thread
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,7 +27,7 @@ from torch import Tensor, nn
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from ..core import Outputs
-from ..guards import refuse
+from ..guards import refuse, warn
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -159,8 +162,9 @@ def read_outputs(
     return Data(outputs, names or [str(i) for i in range(len(outputs))])
 
 # %% ../../nbs/service/06_inputs.ipynb #3e2c22f3
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "AVIF")
+ENDINGS = (".jpg", ".jpeg", ".jfif", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp",
+           ".gif", ".avif")
 PIXELS = 89_478_485  # of a picture at most; Pillow's own limit
 
 # %% ../../nbs/service/06_inputs.ipynb #03ba85fc
@@ -185,6 +189,7 @@ def read_picture(
     except InputError: raise
     except Exception as e:  # the bytes may be anything, and so may the error
         kind = type(e).__name__
+        if type(e) is ValueError: kind = str(e)  # such as: pixels: found -1 to 1, expected ...
         found, expected = f"what does not read as a picture ({kind})", ", ".join(FORMATS)
         if kind == "DecompressionBombError":  # Pillow does not say how large
             found, expected = "a decompression bomb", f"at most {pixels:,} pixels"
@@ -202,8 +207,17 @@ def images_below(
     folder: Path,
 ) -> list[Path]:  # in the order of their names
     "All files of a folder and its folders that are called as images are"
-    found = [Path(place) / name for place, _, names in os.walk(folder) for name in names]
-    return sorted(path for path in found if path.suffix.lower() in ENDINGS)
+    seen, found = {*Path(os.path.realpath(folder)).parents}, []
+    for place, inside, names in os.walk(folder, followlinks=True):
+        inside.sort()
+        if (real := Path(os.path.realpath(place))) in seen: inside.clear()  # a circle
+        else: found += [Path(place) / name for name in names if not name.startswith(".")]
+        seen.add(real)
+    images = sorted(path for path in found if path.suffix.lower() in ENDINGS)
+    if other := sorted({*found} - {*images}):
+        many = f"{len(other)} files that are not called as images are, such as {other[0].name}"
+        warn(f"{folder}: {many}, are left out")
+    return images
 
 # %% ../../nbs/service/06_inputs.ipynb #bd130da6
 def class_images(
@@ -260,6 +274,45 @@ def find_images(
             names += map(str, below)
         else: names.append(text)
     return ImageList(names, [Path(name) for name in names])
+
+# %% ../../nbs/service/06_inputs.ipynb #inpstrf1
+def arriving(
+    file: IO[str],
+    most: int,  # lines at a time
+    end: str = "\n",  # of a line; or a zero byte
+) -> Iterator[list[str]]:  # without their ends
+    "Lines as soon as they are there, all that are"
+    lines: Queue[str | None] = Queue(2 * most)
+    def read() -> None:
+        held = ""
+        for part in file if end == "\n" else iter(lambda: file.read(1), ""):
+            held += part
+            if not held.endswith(end): continue
+            lines.put(held.removesuffix(end))
+            held = ""
+        if held: lines.put(held)
+        lines.put(None)
+    Thread(target=read, daemon=True).start()
+    while (line := lines.get()) is not None:
+        some = [line]
+        while line is not None and len(some) < most and not lines.empty():
+            if (line := lines.get()) is not None: some.append(line)
+        yield some
+        if line is None: return
+
+# %% ../../nbs/service/06_inputs.ipynb #inpjsnf1
+def json_row(
+    line: str,  # an object with logits, and features and a name if there are any
+    name: str,  # if it has none
+) -> Data:
+    "A row of outputs by a line of JSON"
+    try:
+        said = json.loads(line)
+        parts = {part: [said[part]] for part in ("features", "logits", "members") if part in said}
+        return Data(Outputs(**parts), [str(said.get("name", name))])
+    except Exception as e:  # a line may hold anything, and so may the error
+        reason = " ".join(f"{type(e).__name__}: {e}".split())
+        raise refuse(name, f"{line!r:.60} ({reason})", "an object with logits", InputError) from e
 
 # %% ../../nbs/service/06_inputs.ipynb #48d219e6
 def image_batches(

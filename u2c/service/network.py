@@ -284,26 +284,46 @@ def _split(
     else: both = one_each and _are_images(images, ndim)
     return (images, y) if both else (data, None)
 
+# %% ../../nbs/service/00_featurizer.ipynb #netone01
+def _one_image(
+    x: Any,  # an array, a PIL image, the name of a file
+    transform: Any,  # for pictures; None if it is not known
+) -> Tensor:
+    "A single image as a tensor"
+    if isinstance(x, Tensor | np.ndarray): return as_tensor(x, "images")
+    if transform is None:
+        expected = "a tensor, or preprocess={'input_size': ..., 'mean': ..., 'std': ...}"
+        raise refuse("images", type(x).__name__, expected)
+    if isinstance(x, str | Path):
+        from u2c.bench.features import read_image
+        x = read_image(Path(x))
+    return transform(x)
+
 # %% ../../nbs/service/00_featurizer.ipynb #90314c54
 def _stacked(
     images: Any,  # an array of them, or single ones: arrays, PIL images, names of files
     transform: Any,  # for pictures; None if it is not known
+    start: int = 0,  # rows that came before
+    bad: list[int] | None = None,  # where to note rows that cannot be read; None: raise
 ) -> Tensor:
-    "Some images as a batch"
+    "Some images as a batch, with zeros in place of those that cannot be read"
     if isinstance(images, Tensor | np.ndarray): return as_tensor(images, "images")
-    few: list[Tensor] = []
-    for x in images:
-        if not (array := isinstance(x, Tensor | np.ndarray)) and transform is None:
-            expected = "a tensor, or preprocess={'input_size': ..., 'mean': ..., 'std': ...}"
-            raise refuse("images", type(x).__name__, expected)
-        if isinstance(x, str | Path):
-            from u2c.bench.features import read_image
-            x = read_image(Path(x))
-        few.append(as_tensor(x, "images") if array else transform(x))
-        if few[-1].shape == few[0].shape: continue
-        found = f"shapes {tuple(few[0].shape)} and {tuple(few[-1].shape)}"
-        raise refuse("images", found, "one shape")
-    return torch.stack(few)
+    few: dict[int, Tensor] = {}
+    for row, x in enumerate(images):
+        try:
+            few[row] = _one_image(x, transform)
+            first = next(iter(few.values()))
+            if few[row].shape == first.shape: continue
+            found = f"shapes {tuple(first.shape)} and {tuple(few.pop(row).shape)}"
+            raise refuse("images", found, "one shape")
+        except Exception:  # the bytes may be anything, and so may the error
+            if bad is None: raise
+            bad.append(start + row)
+    if few: blank = next(iter(few.values()))
+    else:
+        from PIL import Image  # nothing was read that has a shape
+        blank = _one_image(Image.new("RGB", (8, 8)), transform)
+    return torch.stack([few.get(row, torch.zeros_like(blank)) for row in range(len(images))])
 
 # %% ../../nbs/service/00_featurizer.ipynb #634329f9
 def _given(
@@ -313,7 +333,8 @@ def _given(
     "A batch as it comes, and its labels or None"
     first, *rest = item if isinstance(item, tuple | list) else (item,)
     if isinstance(first, Tensor | np.ndarray) or not _is_image(first, 0):
-        return as_tensor(first, "images"), rest[0] if rest and labels else None
+        x = as_tensor(first, "images")
+        if x.ndim: return x, rest[0] if rest and labels else None
     expected = "batches of tensors, a list of pictures, or (pictures, labels)"
     raise refuse("images", f"{type(first).__name__} where a batch should be", expected)
 
@@ -324,6 +345,7 @@ def batches_of(
     transform: Any = None,  # makes a tensor of a picture
     size: int = 64,  # of the batches that are cut here
     labels: bool = True,  # look at labels
+    bad: list[int] | None = None,  # where to note rows that cannot be read; None: raise
 ) -> Iterator[tuple[Tensor, Any]]:  # images (n, ...) and their labels, or None
     "Images in batches, with labels where there are any"
     size = check_whole(size, "batch")
@@ -338,7 +360,9 @@ def batches_of(
     parts = [slice(i, i + size) for i in range(0, len(images), size)] if at_once else images
     for part in tqdm(parts, "batches", leave=False, delay=2):
         if not at_once: yield _given(part, labels)
-        else: yield _stacked(images[part], transform), None if y is None else y[part]
+        else:
+            x = _stacked(images[part], transform, part.start, bad)
+            yield x, None if y is None else y[part]
 
 # %% ../../nbs/service/00_featurizer.ipynb #dd067e63
 def _check_rows(
@@ -352,6 +376,18 @@ def _check_rows(
     bad = (~torch.isfinite(x)).reshape(len(x), -1).any(1).nonzero()[:, 0] + start
     where = ", ".join(map(str, bad[:5].tolist())) + ", ..." * (len(bad) > 5)
     raise refuse(name, f"nan or inf in row{'s' * (len(bad) > 1)} {where}", "finite numbers")
+
+# %% ../../nbs/service/00_featurizer.ipynb #netzero1
+def _zeroed(
+    x: Tensor,  # (n, ...)
+    start: int,  # rows that came before
+    bad: list[int],  # grows
+) -> Tensor:
+    "Rows with a nan or an inf as zeros, and noted"
+    if not x.is_floating_point(): return x
+    fine = torch.isfinite(x).flatten(1).all(1)
+    bad += ((~fine).nonzero()[:, 0] + start).tolist()
+    return torch.where(fine.reshape(-1, *[1] * (x.ndim - 1)), x, 0)
 
 # %% ../../nbs/service/00_featurizer.ipynb #c6142427
 def _check_labels(
@@ -375,11 +411,14 @@ def _check_labels(
 def checked_device(
     device: torch.device | str | None,
 ) -> torch.device | None:
-    "A device, by its name"
-    try: return None if device is None else torch.device(device)
-    except (RuntimeError, TypeError) as e:
-        expected = "one that torch knows, such as 'cpu' or 'cuda:0'"
-        raise refuse("device", repr(device), expected) from e
+    "A device, by its name, on which something can be put"
+    if device is None: return None
+    try:
+        torch.empty(0, device=device)
+        return torch.device(device)
+    except (RuntimeError, TypeError, AssertionError) as e:  # as torch has it where none is
+        expected = "one that is here, such as 'cpu' or 'cuda:0'"
+        raise refuse("device", repr(device), f"{expected} ({str(e).partition('.')[0]})") from e
 
 # %% ../../nbs/service/00_featurizer.ipynb #8642e20b
 def first_weight(
@@ -397,7 +436,7 @@ def _named_failure(
     "Say what the input was where a network fails on it"
     try: yield
     except torch.cuda.OutOfMemoryError: raise
-    except RuntimeError as e:
+    except (RuntimeError, IndexError) as e:  # such as a word beyond its vocabulary
         found = f"shape {tuple(x.shape)} of {x.dtype}, on which the network fails ({e})"
         expected = "what it was trained on, such as floats (n, channels, height, width)"
         raise refuse("images", found, expected, RuntimeError) from e
@@ -430,10 +469,16 @@ class LastLayer:
         there = first_weight(self.model).device
         return self.device or (there if has_float64(there) else torch.device("cpu"))
 
-    def forward(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor]:
+    def forward(
+        self,
+        x: Tensor,
+        start: int = 0,
+        bad: list[int] | None = None,  # where to note rows that cannot be read; None: raise
+    ) -> tuple[Tensor, Tensor]:
         "Features and logits of one batch, of which the first is row `start`"
         like = first_weight(self.model)
-        _check_rows(x, "images", start)
+        if bad is None: _check_rows(x, "images", start)
+        else: x = _zeroed(x, start, bad)
         x = x.to(like.device, like.dtype if x.is_floating_point() else None)
         with _named_failure(x):
             if not self._found: self.layer = find_layer(self.model, x[:8], self.layer)
@@ -449,6 +494,7 @@ class LastLayer:
             found = f"an output other than that of {self.layer!r} in rows from {start} on"
             raise refuse("model", found, "the same, or layer=NAME")
         features, logits = (widen(t).to(self.home(), copy=True) for t in calls[0][1:])
+        if bad is not None: return _zeroed(features, start, bad), _zeroed(logits, start, bad)
         _check_rows(features, "features", start)
         _check_rows(logits, "logits", start)
         return features, logits
@@ -469,11 +515,13 @@ class Featurizer(LastLayer):
         self.ndim = 4  # dimensions of a batch: images, channels, rows, columns
         self.example: Tensor | None = None  # the first few images, for `export`; in no file
 
-    def batches(self, data: Any, batch: int, labels: bool) -> Iterator[tuple[Tensor, Any]]:
+    def batches(
+        self, data: Any, batch: int, labels: bool, bad: list[int] | None = None,
+    ) -> Iterator[tuple[Tensor, Any]]:
         "Images in batches, with labels where there are any and `labels` is True"
         build = cache(partial(make_transform, self.preprocess or {}))  # for pictures alone
         transform = None if self.preprocess is None else lambda picture: build()(picture)
-        return batches_of(data, self.ndim, transform, batch, labels)
+        return batches_of(data, self.ndim, transform, batch, labels, bad)
 
     def outputs(
         self,
@@ -481,13 +529,14 @@ class Featurizer(LastLayer):
         batch: int = 64,  # images at a time, where the batches are not given
         known_only: bool = False,  # are all labels those of known classes?
         labels: bool = True,  # look at labels; if not, they may be anything
+        bad: list[int] | None = None,  # where to note rows that cannot be read; None: raise
     ) -> Outputs:
         "What the network says about images"
         parts, seen, start = [], [], 0
-        for x, y in self.batches(data, batch, labels):
+        for x, y in self.batches(data, batch, labels, bad):
             if not len(x): continue
-            parts.append(self.forward(x, start))
-            if self.example is None: self.example = x[:8].to("cpu", copy=True)
+            parts.append(self.forward(x, start, bad))
+            if self.example is None and bad is None: self.example = x[:8].to("cpu", copy=True)
             if y is not None:
                 c = parts[-1][1].shape[1]
                 seen.append(_check_labels(y, len(x), c, start, known_only))

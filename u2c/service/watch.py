@@ -380,9 +380,10 @@ class RateWatch:
         for i, side in enumerate(SIDES):
             if passed[-1, i]: self.alarms = self.alarms | {side: (after.n, after.onset(i))}
 
-# %% ../../nbs/service/04_watch.ipynb #wtchtr01
+# %% ../../nbs/service/04_watch.ipynb #wtchdor1
 _door = Lock()  # one thread at a time takes in rows
 
+# %% ../../nbs/service/04_watch.ipynb #wtchtr01
 class Traffic:
     "A stream beside its reference: how many rows are beyond, what the recent ones are like"
     def __init__(
