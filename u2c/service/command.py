@@ -137,9 +137,23 @@ class Reader:
         for path in filter(is_table, given):
             try: yield read_outputs(path)
             except InputError as e: self.complain(e)
-        others = [x for x in given if not is_table(x)]
-        images = find_images(others, sys.stdin, self.complain)
+        others = [x for x in given if not is_table(x) and x != "-"]
+        images = find_images(others, (), self.complain)
         if images.paths: yield from self.images(images)
+        if "-" in given: yield from self.listed()
+
+    def listed(self) -> "Iterator[Data]":
+        "Rows by what comes on standard input: names of images, or JSON, a line each"
+        from u2c.service.inputs import InputError, arriving, find_images, json_row
+        end, seen = "\0" if getattr(self.args, "null", False) else "\n", 0
+        for lines in arriving(sys.stdin, self.args.batch, end):
+            images = find_images("-", [x for x in lines if x[:1] != "{"], self.complain)
+            if images.paths: yield from self.images(images)
+            for at, line in enumerate(lines, seen + 1):
+                if line[:1] != "{": continue
+                try: yield json_row(line, f"line {at}")
+                except InputError as e: self.complain(e)
+            seen += len(lines)
 
     def labelled(self, path: str) -> "Data":
         "Rows of known classes"
@@ -285,7 +299,11 @@ def predict(args: argparse.Namespace) -> int:
     rows: list[list[str]] = []
     if args.csv: table.writerow(COLUMNS)
     for data in reader.batches(args.inputs):
-        for record in as_records(served, answer(served, data.outputs), data.names, args.top):
+        try: records = as_records(served, answer(served, data.outputs), data.names, args.top)
+        except ValueError as e:  # as of rows with too many features
+            reader.complain(e)
+            continue
+        for record in records:
             if args.json: print(json_line(record))
             elif args.csv: table.writerow([record[k] for k in COLUMNS])
             else: rows.append(as_text(record))
@@ -465,7 +483,12 @@ logits, features and labels, and members' logits (n, m, c) if there are any.""",
     "predict": """\
   u2c predict my.u2c photos cat.jpg
   find photos -name '*.jpg' | u2c predict my.u2c - --json
+  find photos -name '*.jpg' -print0 | u2c predict my.u2c - -0 --json
   u2c predict my.u2c new.npz --csv > answers.csv
+  u2c predict my.u2c - --json < rows.jsonl
+
+On standard input there is a name, or an object of JSON with logits and features, a
+line; with --json or --csv each is answered as soon as it is there, by one process.
 
 A file that cannot be read is named on standard error, the others are served, and
 the exit code is 1. Names that are listed on standard input may not be absolute,
@@ -535,6 +558,8 @@ def predict_options(parser: argparse.ArgumentParser) -> None:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true", help="an object of JSON a line")
     how.add_argument("--csv", action="store_true", help="a table for machines")
+    null = "a zero byte, not a new line, ends each name on standard input"
+    parser.add_argument("-0", "--null", action="store_true", help=null)
     most = "how many probabilities in JSON (default: 3)"
     parser.add_argument("--top", type=positive, default=3, metavar="N", help=most)
 
