@@ -1,7 +1,9 @@
 "Files that are written, damaged in every way, and read."
 import json
 import os
+import resource
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -178,6 +180,42 @@ def test_writers_at_once_leave_one_whole_file(tmp_path):
     for t in threads: t.join()
     header, tensors = read_file(path, "example")
     assert (tensors["x"] == header["i"]).all() and os.listdir(tmp_path) == ["x.u2c"]
+
+
+def test_a_full_disk_is_an_error_of_the_system_and_leaves_the_older_file(written, tmp_path):
+    path, (soft, hard) = tmp_path / "m.u2c", resource.getrlimit(resource.RLIMIT_FSIZE)
+    save_calibrator(path, written[2])
+    good = path.read_bytes()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(good) // 2, hard))  # to the writer as if there were no room
+    try:
+        with pytest.raises(OSError): save_calibrator(path, written[2])
+    finally: resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == good and os.listdir(tmp_path) == ["m.u2c"]
+
+
+@pytest.mark.parametrize("umask, mode", [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
+def test_who_may_read_a_file_is_for_the_umask_to_say(written, tmp_path, umask, mode):
+    before = os.umask(umask)
+    try: save_calibrator(tmp_path / "m.u2c", written[2])
+    finally: os.umask(before)
+    assert (tmp_path / "m.u2c").stat().st_mode & 0o777 == mode
+
+
+def test_thousands_of_parts_are_refused_at_once(written, tmp_path):
+    "In a file of a few hundred kilobytes; they were built once, in a time that grew with their square"
+    header, tensors = pack(written[2])
+    many = {f"scorer.parts.{i}": header["modules"]["scorer.parts.0"] for i in range(3000)}
+    write_file(tmp_path / "m.u2c", "calibrator", {"modules": header["modules"] | many}, tensors)
+    start = time.monotonic()
+    with pytest.raises(ArtifactError, match="modules: found 3,002 parts, expected at most 256"): load_calibrator(tmp_path / "m.u2c")
+    assert time.monotonic() - start < 2
+
+
+def test_no_tensor_may_be_nan(written):
+    header, tensors = pack(written[2])
+    for name, x in tensors.items():
+        if not x.is_floating_point(): continue
+        with pytest.raises(ArtifactError, match="found"): unpack(header, tensors | {name: x * torch.nan})
 
 
 def test_no_pickle_is_opened(tmp_path):

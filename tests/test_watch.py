@@ -1,5 +1,6 @@
 "The watch: the same however a stream is cut and whenever it is saved, and false alarms as rare as promised."
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -218,6 +219,22 @@ def test_no_change_of_bytes_goes_unnoticed(tmp_path_factory, data):
         Watch.load(path, MODELS["rc"])
     with pytest.raises(ArtifactError):
         read_file(path, "watch")
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_threads_lose_no_row_and_whatever_they_save_can_be_loaded(kind, tmp_path):
+    watch, u = Watch(MODELS[kind], stream(0, 300)), stream(1, 2000)
+    def feed(i):
+        for row in u[i::8]: watch.update(row[None])
+        watch.save(tmp_path / f"{i}.watch")
+        watch.report()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool: list(pool.map(feed, range(8)))
+    finally: sys.setswitchinterval(interval)
+    assert (watch.rate.n, watch.rate.count, len(watch.recent_p)) == (2000, Watch(MODELS[kind], stream(0, 300)).update(u).rate.count, 1000)
+    for i in range(8): assert 250 <= Watch.load(tmp_path / f"{i}.watch", MODELS[kind]).rate.n <= 2000
 
 
 def test_another_model_is_refused_even_if_it_differs_by_an_option(tmp_path):

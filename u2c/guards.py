@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Integral, Real
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -269,3 +269,22 @@ def warn(
     while frame.f_back and package(frame) in ("u2c", "torch"):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, stacklevel=level)
+
+# %% ../nbs/paper/00a_guards.ipynb #86d1b3f5
+def lock(
+    file: IO[str],
+) -> bool:  # False if somebody else has it
+    "Lock an open file for this process"
+    if sys.platform == "win32":
+        import msvcrt
+        file.seek(1 << 20)  # a byte beyond the content, which stays readable
+        try: msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        except OSError: return False
+    else:
+        import fcntl
+        try: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError: return False
+        except OSError as e:  # some network file systems have no locks
+            advice = "see to it that no two commands use the folder"
+            print(f"{file.name}: no lock here ({e.strerror}); {advice}", file=sys.stderr)
+    return True

@@ -240,7 +240,6 @@ def plot_reliability(
     ax: Axes,
     bins: Bins,  # from `reliability_bins`
     title: str = "",  # such as the name and its ece
-    color: str = BLUE,
 ) -> tuple[BarContainer, BarContainer]:  # bars and gaps, for a legend
     "Accuracy over confidence, the gap between them, and the share of rows"
     edges, rows, confidence, accuracy = (x.double().cpu().numpy() for x in bins)
@@ -250,7 +249,7 @@ def plot_reliability(
     left, width = edges[:-1][full], np.diff(edges)[full].clip(0.012)
     solid: dict[str, Any] = dict(align="edge", edgecolor="white", lw=0.6)
     hatched: dict[str, Any] = dict(align="edge", edgecolor=VERMILLION, lw=0.7, hatch="/////")
-    bars = ax.bar(left, accuracy, width, color=color, alpha=0.7, label="accuracy", **solid)
+    bars = ax.bar(left, accuracy, width, color=BLUE, alpha=0.7, label="accuracy", **solid)
     told = "gap to the mean confidence"
     gaps = ax.bar(left, gap, width, accuracy, color="none", label=told, **hatched)
     ax.plot([0, 1], [0, 1], color="0.3", lw=1, ls="--")

@@ -84,18 +84,15 @@ def compare(
     return Comparison(tau_u, logits, *said, rejects, region, x.labels)
 
 # %% ../nbs/paper/06_regions.ipynb #0575d0c5
-def region_shares(
-    region: np.ndarray,  # (n,) letters, such as `Comparison.region`
-    level: float = 0.95,  # of the interval
-) -> "pd.DataFrame":  # a row for each region: count, share, low, high
-    "How many rows lie in each region, with an interval for the share of the population"
+def region_shares(region: np.ndarray) -> "pd.DataFrame":  # count, share, low, high
+    "How many rows lie in each region, with a 95 % interval for the share of the population"
     import pandas as pd  # type: ignore[import-untyped]
     from scipy.stats import binomtest  # type: ignore[import-untyped]
     n, rows = len(region), []
     if n == 0: raise refuse("region", "no rows", "at least one")
     for letter in "ABCD":
         k = int((region == letter).sum())
-        low, high = binomtest(k, n).proportion_ci(level, method="exact")
+        low, high = binomtest(k, n).proportion_ci(0.95, method="exact")
         rows.append(dict(region=letter, count=k, share=k / n, low=low, high=high))
     return pd.DataFrame(rows).set_index("region")
 

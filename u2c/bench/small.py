@@ -73,13 +73,13 @@ def centered(ink: np.ndarray, box: int = 20) -> np.ndarray:  # (h, w) -> (28, 28
 
 # %% ../../nbs/bench/02_small.ipynb #e80386ef
 def _turned(x: np.ndarray, angle: float) -> np.ndarray:  # as large as before
-    "An image turned about its centre, by degrees"
+    "An image turned about its centre, by an angle in degrees"
     return ndimage.rotate(x, angle, reshape=False, order=1)
 
 # %% ../../nbs/bench/02_small.ipynb #5a3a99b8
 @functools.cache
 def glyph(character: str, font: str, box: int = 20, angle: float = 0.0) -> np.ndarray:
-    "A character of a typeface of `FONTS`, as MNIST would have it, turned by degrees"
+    "A character of a typeface of `FONTS`, as MNIST would have it, at an angle in degrees"
     path = Path(matplotlib.get_data_path()) / "fonts/ttf" / f"{font}.ttf"
     large = ImageFont.truetype(str(path), 64)
     image = Image.new("L", (128, 128))

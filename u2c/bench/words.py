@@ -260,13 +260,12 @@ def spelled(
     net: Speller,
     words: Sequence[str],
     tokens: Tensor,  # (n, t) phonemes up to an end mark
-    batch: int = 500,
 ) -> Spelled:
     "What the network says of each token, given those before it"
     x, counts = as_numbers(words, ALPHABET, PAD, PAD), token_counts(tokens)
     width = net.head.in_features
     states, read = torch.zeros(*tokens.shape, width), torch.zeros(len(tokens), width)
-    for rows in counts.argsort(stable=True).split(batch):  # answers of like length together
+    for rows in counts.argsort(stable=True).split(500):  # answers of like length together
         xb, yb = trim(x[rows], PAD), tokens[rows, :int(counts[rows].max())]
         memory, there = net.encode(xb), (xb != PAD)[..., None]
         states[rows, :yb.shape[1]] = net(xb, memory, preceding(yb))

@@ -357,7 +357,7 @@ def versions() -> dict[str, str]:
 
 # %% ../../nbs/run/00_experiment.ipynb #61b8b059
 def code_hash(*modules: str) -> str:  # 16 hexadecimal digits
-    "A hash of the package's source as this process finds it, or of the modules named"
+    "A hash of the named modules' source, or of all but the studies, as this process finds it"
     here = Path(str(files("u2c")))
     named = [here / f"{m.replace('.', '/')}.py" for m in modules]
     paths = named or sorted(p for p in here.rglob("*.py") if "study" not in p.parts)

@@ -20,7 +20,7 @@ from functools import partial
 from importlib.resources import as_file, files
 from pathlib import Path
 from types import ModuleType
-from typing import IO, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
@@ -31,7 +31,7 @@ from ..bench.features import load_tensors
 from ..bench.imagenet import IMAGENET
 from ..bench.small import benchmarks, load_benchmark
 from ..core import Outputs, in_domain_labels
-from ..guards import refuse
+from ..guards import lock, refuse
 from ..plots import figure_1, figure_calibration
 from ..reject import Calibrator
 from .experiment import SCORERS, Config, check_count, describe, finished, fit_methods
@@ -126,7 +126,7 @@ def published_records(benchmark: str = "small") -> pd.DataFrame:
 
 # %% ../../nbs/run/06_reproduce.ipynb #557eb3f0
 def published_about(benchmark: str = "small") -> dict[str, Any]:
-    "What these records are about: the first run, a hash of its data, the versions"
+    "What the published records are about: the first run, its data's hash, the versions"
     return json.loads((files("u2c") / "data" / f"about_{benchmark}.json").read_text())
 
 # %% ../../nbs/run/06_reproduce.ipynb #674077ec
@@ -209,23 +209,6 @@ def make_report(configs: list[Config], out: Path) -> dict[str, str]:  # what wen
     threads = None if config.benchmark == "imagenet" else 1
     task = partial(execute, "report", out / "report.ipynb", parameters, threads)
     return side_by_side({"report": task}, 1, "report")
-
-# %% ../../nbs/run/06_reproduce.ipynb #86d1b3f5
-def lock(file: IO[str]) -> bool:  # False if somebody else has it
-    "Lock an open file for this process"
-    if sys.platform == "win32":
-        import msvcrt
-        file.seek(1 << 20)  # a byte beyond the content, which stays readable
-        try: msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        except OSError: return False
-    else:
-        import fcntl
-        try: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError: return False
-        except OSError as e:  # some network file systems have no locks
-            advice = "see to it that no two commands use the folder"
-            print(f"{file.name}: no lock here ({e.strerror}); {advice}", file=sys.stderr)
-    return True
 
 # %% ../../nbs/run/06_reproduce.ipynb #ec720a49
 @contextmanager

@@ -232,7 +232,7 @@ def _kept_failure(
 
 # %% ../../nbs/run/05_sweep.ipynb #2b1307f6
 def run_to_store(config: Config, place: str, address: str, code: str, stop: Event) -> None:
-    "One run, from nothing to its place in the store, if the driver sees what is here"
+    "One run, from nothing to its place in the store; it must be here what the driver meant"
     check_code(code)
     store, began = Store(address), time.time()
     if run_place(config) != place:

@@ -48,7 +48,7 @@ def check_cells(cells: pd.DataFrame) -> pd.DataFrame:
 
 # %% ../../nbs/run/01_verdicts.ipynb #233862ac
 def paper_cells(table: str = "main") -> pd.DataFrame:
-    "One of the tables `main`, `linear`, `resnet152`, `vit`, without standard errors"
+    "One of the paper's tables, `main`, `linear`, `resnet152` or `vit`; no standard errors"
     with (files("u2c") / "data" / "paper_tables.csv").open(encoding="utf-8") as f:
         cells = pd.read_csv(f).rename(columns={"delta_u2c": "change"})
     check_name("table", table, cells["table"].unique())

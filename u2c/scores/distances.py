@@ -149,7 +149,7 @@ def unit_rows(phi: Tensor) -> Tensor:  # (n, d) float32, contiguous
 
 # %% ../../nbs/paper/03b_distances.ipynb #knnsub02
 def kept_rows(n: int, most: int | None) -> Tensor:  # ascending
-    "Numbers of rows drawn at random without replacement, the same ones at every call"
+    "Numbers of `most` rows of n, or all, drawn without replacement, the same at every call"
     if most is None or most >= n: return torch.arange(n, device="cpu")
     g = torch.Generator().manual_seed(0)
     return torch.randperm(n, generator=g, device="cpu")[:most].sort().values

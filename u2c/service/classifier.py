@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core import Outputs, own_copy
-from ..guards import refuse
+from ..guards import check_real, refuse
 from ..held_out import p_value
 from ..left_out import PARTS, LeftOutU2C
 from ..rank import RankU2C
@@ -295,7 +295,8 @@ def _restored(
     clf.calibrator = unpack(header, inner).to(clf.net.home())
     _names_of(None, int(clf.calibrator.n_classes), names)
     clf.reference, clf.net.ndim = reference.to(clf.net.home()), header["ndim"]
-    clf.measured = {str(k): dict(v) for k, v in header["measured"].items()}
+    numbers = lambda found: {str(k): check_real(x, str(k)) for k, x in found.items()}
+    clf.measured = {str(k): numbers(v) for k, v in header["measured"].items()}
     clf.weights = header["backbone"]
     if not header.get("named", True): clf.given = None
     if clf.net.layer is not None: clf.net.head()

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -377,9 +378,11 @@ class RateWatch:
         self.history = thinned(self.history, np.column_stack([rows, count, log_e]))
         self.evidence, self.log_e = after, log_e[-1]
         for i, side in enumerate(SIDES):
-            if passed[-1, i]: self.alarms[side] = (after.n, after.onset(i))
+            if passed[-1, i]: self.alarms = self.alarms | {side: (after.n, after.onset(i))}
 
 # %% ../../nbs/service/04_watch.ipynb #wtchtr01
+_door = Lock()  # one thread at a time takes in rows
+
 class Traffic:
     "A stream beside its reference: how many rows are beyond, what the recent ones are like"
     def __init__(
@@ -405,21 +408,27 @@ class Traffic:
 
     def take(self, u: np.ndarray, p: np.ndarray, beyond: np.ndarray) -> None:
         "Take in new rows, as the reference's were given"
-        self.rate.update(beyond)
-        self.recent_u = np.concatenate([self.recent_u, u])[-self.window:]
-        self.recent_p = np.concatenate([self.recent_p, p])[-self.window:]
+        with _door:
+            self.rate.update(beyond)
+            self.recent_u = np.concatenate([self.recent_u, u])[-self.window:]
+            self.recent_p = np.concatenate([self.recent_p, p])[-self.window:]
+
+    def seen(self) -> tuple[RateWatch, np.ndarray, np.ndarray]:  # recent scores, p-values
+        "All that was taken in so far, whatever other threads take in meanwhile"
+        with _door: return copy(self.rate), self.recent_u, self.recent_p
 
     def report(self) -> Report:
         "Where things stand"
-        n, count, alarm = self.rate.n, self.rate.count, self.alarm
+        rate, u, p = self.seen()
+        n, count, alarm = rate.n, rate.count, rate.alarm
         low, high = confidence_sequence(count, n, self.delta) if n else (0.0, 1.0)
-        e_up, e_down = np.exp(np.minimum(self.rate.log_e, 700.0)).tolist()
-        at, began = self.rate.alarms[alarm] if alarm else (None, None)
+        e_up, e_down = np.exp(np.minimum(rate.log_e, 700.0)).tolist()
+        at, began = rate.alarms[alarm] if alarm else (None, None)
         return Report(
             n, count, count / n if n else math.nan, (float(low), float(high)),
-            self.reference_rate, self.reference_interval, e_up, e_down, self.rate.limit,
-            alarm, at, began, quantiles(self.recent_u), quantiles(self.reference),
-            tenths(self.recent_p), tenths(self.reference_p), len(self.recent_p))
+            self.reference_rate, self.reference_interval, e_up, e_down, rate.limit,
+            alarm, at, began, quantiles(u), quantiles(self.reference),
+            tenths(p), tenths(self.reference_p), len(p))
 
     def plot(self) -> "Figure":
         "Rate, evidence and p-values, side by side"
@@ -573,13 +582,13 @@ def packed_watch(
     watch: Watch,
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     "A watch as a header and tensors"
-    rate = watch.rate
+    rate, u, p = watch.seen()
     header = dict(
         model=fingerprint(watch.calibrator), delta=watch.delta, window=watch.window,
         n=rate.n, count=rate.count, alarms=rate.alarms)
     arrays = {name: getattr(rate.evidence, name) for name in STATE} | dict(
         reference=watch.reference, log_e=rate.log_e, history=rate.history,
-        recent_u=watch.recent_u, recent_p=watch.recent_p)
+        recent_u=u, recent_p=p)
     plain = dict(memory_format=torch.contiguous_format)  # NumPy's empty arrays have no strides
     return header, {k: torch.from_numpy(v).clone(**plain) for k, v in arrays.items()}
 
