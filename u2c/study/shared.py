@@ -168,16 +168,18 @@ def plot_intervals(
     mean: pd.DataFrame,  # a row of the picture for each row
     half: pd.DataFrame,  # of the intervals, in the same form
     colors: Sequence[str] = (BLUE, VERMILLION, GREEN),  # for the columns
+    line: float = 0.0,  # where one is drawn upright
 ) -> None:
-    "Means with intervals around zero; the columns are named beside the first row"
+    "Means with intervals beside a line; the columns are named at the first row"
     apart = 0.5 / mean.shape[1]
     for i, (name, color) in enumerate(zip(mean.columns, colors)):
         ys = [y + apart * (i - (mean.shape[1] - 1) / 2) for y in range(len(mean))]
         ax.errorbar(mean[name], ys, xerr=half[name], fmt="os^"[i], ms=4.5, lw=1.6, color=color)
         end = mean[name].iloc[0] + half[name].iloc[0]
-        ax.annotate(str(name), (end, ys[0]), (5, 0), textcoords="offset points",
+        beside = 5, 4 * (mean.shape[1] - 1 - 2 * i)  # that two names do not meet
+        ax.annotate(str(name), (end, ys[0]), beside, textcoords="offset points",
                     color=color, va="center", fontsize=9)
-    ax.axvline(0, color="0.5", lw=1, zorder=0)
+    ax.axvline(line, color="0.5", lw=1, zorder=0)
     ax.set_yticks(range(len(mean)), mean.index)
     ax.set_ylim(len(mean) - 0.4, -0.6)
     ax.spines[["top", "right", "left"]].set_visible(False)
