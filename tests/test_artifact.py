@@ -4,6 +4,7 @@ import os
 import resource
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load, save
 from test_properties import method, random_outputs, scorer
 
+from u2c.core import Outputs
 from u2c.rank import RankU2C
 from u2c.reject import RejectOrClassify
 from u2c.scores.base import make_scorer
@@ -80,6 +82,21 @@ def test_scores_from_elsewhere_need_no_fitted_scorer(tmp_path):
     model.scorer = make_scorer("maxlogit")
     save_calibrator(tmp_path / "m.u2c", model)
     assert torch.equal(load_calibrator(tmp_path / "m.u2c").predict_proba(va, u), model.predict_proba(va, u))
+
+
+@pytest.mark.parametrize("name, anew", [("rank", RankU2C("combined")), ("rc", RejectOrClassify("knn"))])
+def test_a_file_of_format_1_answers_as_ever_and_says_that_it_cannot_be_moved(tmp_path, name, anew):
+    old = load_calibrator(Path(__file__).parent / f"golden/format1_{name}.u2c")
+    phi = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    va = Outputs(phi, phi[:, :3] * 2, np.arange(60) % 3)
+    np.testing.assert_allclose(old.predict_proba(va), anew.fit(va).predict_proba(va), atol=1e-6)
+    with pytest.raises(ValueError, match="from a file that does not hold where its rows turn"): old.at(0.8)
+    assert "turns" not in old.state_dict()  # a watch of it knows it by its state
+    for model, moved in ((old, False), (anew, True)):
+        save_calibrator(tmp_path / "m.u2c", model)
+        back = load_calibrator(tmp_path / "m.u2c")
+        assert torch.equal(back.predict_proba(va), model.predict_proba(va))
+        if moved: assert torch.equal(back.at(0.8).predict_proba(va), type(anew)(anew.scorer, 0.8).fit(va).predict_proba(va))
 
 
 def answers(path, va):

@@ -160,7 +160,8 @@ def check_fitted(
 ) -> None:
     "Raise unless all buffers of `module` are there, on `device`"
     name, state = type(module).__name__, next(module.buffers(), None)
-    if any(b is None for b in module._buffers.values()) or state is None:
+    needed = module._buffers.keys() - set(getattr(module, "_may_lack", ()))
+    if any(module._buffers[k] is None for k in needed) or state is None:
         raise refuse(name, "no fitted state", "a call of fit(va) first")
     if state.device != device:
         found = f"on {state.device} with outputs on {device}"
@@ -169,6 +170,8 @@ def check_fitted(
 # %% ../nbs/paper/00_core.ipynb #5273a19c
 class Fitted(nn.Module):
     "A module whose state comes from `fit`: buffers that are None before"
+    _may_lack: tuple[str, ...] = ()  # those that a state from before they were kept has not
+
     def __init__(
         self,
         *state: str,  # names of the buffers
@@ -203,7 +206,8 @@ class Fitted(nn.Module):
             saved = state_dict.get(f"{prefix}{name}{'.' * bool(name)}_extra_state")
             if isinstance(module, Fitted) and saved is not None: module.set_extra_state(saved)
         before, errors = dict(self._buffers), args[-1]
-        self._buffers.update(_room_for(state_dict, prefix, before))
+        lacking = {k: None for k in self._may_lack if prefix + k not in state_dict}
+        self._buffers.update(_room_for(state_dict, prefix, before) | lacking)
         super()._load_from_state_dict(state_dict, prefix, *args)
         if errors: self._buffers.update(before)
 

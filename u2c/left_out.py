@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .core import Outputs, as_bytes, check_fitted, in_domain_labels, options_of, own_copy
+from .core import Outputs, as_bytes, in_domain_labels, options_of, own_copy
 from .guards import ArrayLike, check_above_0, check_real, check_whole, refuse, warn, widen
 from .held_out import plain_scores, stratified_folds
 from .metrics import auroc
 from .rank import turning_point
-from .reject import Calibrator, tau_for
+from .reject import Calibrator, Movable, check_level, tau_for
 from .scores.base import Scorer, as_scorer, scorer_name
 from .scores.combined import Combined, among_others, minus_log_p, scorers_of
 from .scores.head import give_head
@@ -312,15 +312,15 @@ def usable_parts(
     return _of_known_classes(able, va)
 
 # %% ../nbs/beyond/08_left_out.ipynb #lo000046a
-class LearnedOdds(Calibrator):
+class LearnedOdds(Movable):
     "Log-odds of abstaining that are linear in u, with an intercept that can be set anew"
     prior: float | None
     costs: tuple[float, ...] | None
     weight: Tensor  # the slope
     odds: Tensor  # the intercept at equal shares
-    intercept: Tensor
-    turns: Tensor  # the intercept from which on each validation row abstains
-    reference: Tensor  # its held-out scores, ascending
+    intercept: Tensor  # `turns` has that from which on each validation row abstains
+    reference: Tensor  # held-out scores of these rows, ascending
+    _keeps = ("turns", "weight", "odds", "intercept", "reference")
     _in_no_file = ("va_scores", "candidates", "all_of_them", "shown")
 
     def extended_logits(
@@ -333,14 +333,14 @@ class LearnedOdds(Calibrator):
         odds = self.weight * u.to(self.weight.dtype) + self.intercept
         return torch.cat([f, odds[:, None].to(f.dtype)], 1)
 
-    def predict(self, x: Outputs, u: ArrayLike | None = None) -> Tensor:
+    def decide(self, f: Tensor) -> Tensor:
         "(n,) classes, c for abstaining: the most probable, or with costs the least expensive"
-        f = self._checked_logits(x, u)
         if self.costs is None: return f.argmax(1)
         wrong, abstain, unknown = self.costs
+        f = f - f[:, :-1].logsumexp(1, keepdim=True)  # as if it were known
         top, k = f[:, :-1].max(1)
         dear = wrong * (1 - top.exp()) + unknown * f[:, -1].exp() > abstain
-        return torch.where(dear, x.n_classes, k)
+        return torch.where(dear, f.shape[1] - 1, k)
 
     def at(
         self,
@@ -351,18 +351,17 @@ class LearnedOdds(Calibrator):
         "The same model with other odds of abstaining; nothing is learned anew"
         if (alpha is None) == (prior is None):
             raise refuse("at", f"alpha={alpha}, prior={prior}", "one of them")
-        check_fitted(self, next(self.buffers(), torch.empty(0)).device)
-        if alpha is not None and not 0 < check_real(alpha, "alpha") < 1:
-            raise refuse("alpha", alpha, "0 < alpha < 1")
-        new = own_copy(self)
-        new.alpha = alpha or self.alpha
+        new = self._to_be_moved()
+        new.alpha = self.alpha if alpha is None else check_level(alpha)
         new.prior, new.costs = prior, _checked_costs(prior, costs)
         new.intercept = torch.full_like(self.intercept, new._intercept())
-        new.theta = self.reference.quantile(new.alpha)
+        new._set_theta(self.reference)
         return new
 
     def _intercept(self) -> float:
-        if self.prior is None: return turning_point(self.turns, self.alpha)
+        if self.prior is None:
+            assert self.turns is not None
+            return turning_point(self.turns, self.alpha)
         if not self.odds.isnan(): return float(self.odds) + logit(self.prior)
         found = f"{self.prior}, where no class could be left out"
         raise refuse("prior", found, "None: odds have not been learned")
@@ -392,8 +391,6 @@ class LeftOutU2C(LearnedOdds):
         self.candidates, self.all_of_them = _parts_of(score), given is not PARTS
         self.prior, self.costs = prior, _checked_costs(prior, costs)
         self.keep = check_whole(keep, "keep")
-        for name in ("weight", "odds", "intercept", "turns", "reference"):
-            self.register_buffer(name, None)
         self.shown: Shown | None = None  # what leaving out has shown; in no state
 
     def fit(

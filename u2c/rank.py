@@ -14,7 +14,7 @@ from torch import Tensor
 from .core import Outputs
 from .guards import refuse, warn, widen
 from .held_out import p_value
-from .reject import Calibrator
+from .reject import Movable
 from .scores.base import Scorer
 from .temperature import tempered_lse
 
@@ -34,6 +34,15 @@ def turning_point(
         warn(f"alpha: ties: {found} of {n} rows abstain where {abstain} were meant")
     return float(point)
 
+# %% ../nbs/beyond/01_rank.ipynb #turning2
+def turning_levels(
+    p: Tensor,  # (n,) p-values of in-domain rows
+    confidence: Tensor,  # (n,) their largest class probability
+    power: float,
+) -> Tensor:  # (n,) ascending
+    "The log of the level from which on each row abstains"
+    return (p.double().log() + confidence.double().log() / power).sort().values
+
 # %% ../nbs/beyond/01_rank.ipynb #71187051
 def fit_level(
     p: Tensor,  # (n,) p-values of in-domain rows
@@ -42,12 +51,13 @@ def fit_level(
     power: float = 2.0,
 ) -> float:
     "The level at which as many rows abstain as lie at or above the `alpha` quantile"
-    turns = p.double().log() + confidence.double().log() / power
-    return math.exp(turning_point(turns, alpha))
+    return math.exp(turning_point(turning_levels(p, confidence, power), alpha))
 
 # %% ../nbs/beyond/01_rank.ipynb #c5dfae3e
-class RankU2C(Calibrator):
+class RankU2C(Movable):
     "U2C by ranks: abstain with probability 1 / (1 + (p / level)^power), p the p-value of u(x)"
+    _keeps = ("turns", "reference", "level")
+
     def __init__(
         self,
         scorer: Scorer | str,  # the epistemic uncertainty u(x); `fit` fits a copy of it
@@ -60,15 +70,21 @@ class RankU2C(Calibrator):
         if not isinstance(power, int | float) or not 0.01 <= power <= 1e6:
             raise refuse("power", repr(power), "a number from 0.01 to 1e6")
         self.power = power
-        for name in ("reference", "level"): self.register_buffer(name, None)
 
     def _fit(self, va: Outputs, u: Tensor, tau: float, theta: float) -> None:
         reference = u.double().sort().values
         top = widen(va.logits.amax(1)) / tau
         confidence = torch.exp(top - tempered_lse(va.logits, tau))
-        level = fit_level(p_value(u, reference), confidence, self.alpha, self.power)
-        self.reference = reference
+        turns = turning_levels(p_value(u, reference), confidence, self.power)
+        level = math.exp(turning_point(turns, self.alpha))
+        self.reference, self.turns = reference, turns
         self.level = torch.tensor(level, dtype=torch.float64, device=u.device)
+
+    def _set_level(self) -> None:
+        self._set_theta(self.reference)
+        assert self.turns is not None
+        level = math.exp(turning_point(self.turns, self.alpha))
+        self.level = torch.full_like(self.level, level)
 
     def extended_logits(
         self,

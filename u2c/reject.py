@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .core import Fitted, Outputs, in_domain_labels, own_copy
-from .guards import ArrayLike, check_not_probabilities, check_scores, refuse, warn, widen
+from .core import Fitted, Outputs, check_fitted, in_domain_labels, own_copy
+from .guards import ArrayLike, check_not_probabilities, check_real, check_scores, refuse
+from .guards import warn, widen
 from .scores.base import Scorer, as_scorer
 from .temperature import fit_temperature
 
@@ -49,6 +50,14 @@ def tau_for(
     check_not_probabilities(va.logits)
     return float(temperature)
 
+# %% ../nbs/paper/04_reject.ipynb #level001
+def check_level(
+    alpha: float,
+) -> float:
+    "A share above 0 and below 1"
+    if 0 < check_real(alpha, "alpha") < 1: return alpha
+    raise refuse("alpha", alpha, "0 < alpha < 1")
+
 # %% ../nbs/paper/04_reject.ipynb #answers1
 class Answering(Fitted):
     "What has c+1 logits for each input answers in three forms"
@@ -64,8 +73,12 @@ class Answering(Fitted):
         return self._checked_logits(x, u).log_softmax(1)
 
     def predict(self, x: Outputs, u: ArrayLike | None = None) -> Tensor:
-        "(n,) most probable classes, c for abstaining"
-        return self._checked_logits(x, u).argmax(1)
+        "(n,) classes, c for abstaining: the most probable ones, unless costs decide"
+        return self.decide(self._checked_logits(x, u))
+
+    def decide(self, f: Tensor) -> Tensor:
+        "(n,) classes, c for abstaining, by (n, c+1) logits or log-probabilities"
+        return f.argmax(1)
 
     forward = predict_proba
 
@@ -83,6 +96,7 @@ class Answering(Fitted):
 class Calibrator(Answering):
     "A classifier with a reject option: c+1 probabilities, the last for abstaining"
     _in_no_file: tuple[str, ...] = ("va_scores",)  # attributes that `fit` alone sets
+    _keeps: tuple[str, ...] = ()  # buffers of a method's own
 
     def __init__(
         self,
@@ -91,10 +105,10 @@ class Calibrator(Answering):
         temperature: str | float = "exact",  # a recipe of `fit_temperature`, or tau itself
         scores: str = "in-sample",  # how `fit` scores va: so (the paper's), or "held-out"
     ):
-        super().__init__("tau", "theta", "n_classes")
+        super().__init__("tau", "theta", "n_classes", *self._keeps)
         if scores not in ("in-sample", "held-out"):
             raise refuse("scores", repr(scores), "'in-sample' or 'held-out'")
-        if not 0 < alpha < 1: raise refuse("alpha", alpha, "0 < alpha < 1")
+        check_level(alpha)
         number = isinstance(temperature, int | float | np.number)
         if not isinstance(temperature, str) and not (number and 0 < temperature < math.inf):
             raise refuse("temperature", temperature, "a positive number")
@@ -123,6 +137,11 @@ class Calibrator(Answering):
     def _fit(self, va: Outputs, u: Tensor, tau: float, theta: float) -> None:
         "What else a method learns"
 
+    def at(self, alpha: float) -> Self:
+        "The same model with another share of in-domain data answered, if it can be had"
+        found = f"{type(self).__name__}, which is trained to its theta"
+        raise refuse("at", found, "another fit for another alpha")
+
     def _load_from_state_dict(self, state_dict, prefix, *args):
         self.scorer = own_copy(self.scorer)  # what comes next is put into it
         super()._load_from_state_dict(state_dict, prefix, *args)
@@ -133,9 +152,40 @@ class Calibrator(Answering):
         learned = f", tau={self.tau:.4g}, theta={self.theta:.4g}" if fitted else ""
         return f"alpha={self.alpha}{learned}"
 
+# %% ../nbs/paper/04_reject.ipynb #level003
+class Movable(Calibrator):
+    "A calibrator that keeps where each validation row turns, so that alpha can be set anew"
+    _keeps: tuple[str, ...] = ("turns",)
+    _may_lack = ("turns",)
+    turns: Tensor | None  # (n,) ascending: from which level on each row abstains
+
+    def at(self, alpha: float) -> Self:
+        "The same model with another share of in-domain data answered; nothing is learned anew"
+        new = self._to_be_moved()
+        new.alpha = check_level(alpha)
+        new._set_level()
+        return new
+
+    def _to_be_moved(self) -> Self:
+        check_fitted(self, next(self.buffers(), torch.empty(0)).device)
+        if self.turns is not None: return own_copy(self)
+        found = f"{type(self).__name__} from a file that does not hold where its rows turn"
+        raise refuse("at", found, "one that was fitted since files do")
+
+    def _set_level(self) -> None: raise NotImplementedError
+
+    def _set_theta(self, known: Tensor | None) -> None:
+        assert known is not None  # a copy to be moved has them
+        self.theta = torch.full_like(self.theta, fit_threshold(known, self.alpha))
+
 # %% ../nbs/paper/04_reject.ipynb #afdd9ad1
-class RejectOrClassify(Calibrator):
+class RejectOrClassify(Movable):
     "RC: abstain with probability 1 where u(x) >= theta, else never"
+    def _fit(self, va: Outputs, u: Tensor, tau: float, theta: float) -> None:
+        self.turns = u.sort().values
+
+    def _set_level(self) -> None: self._set_theta(self.turns)
+
     def extended_logits(
         self,
         x: Outputs,

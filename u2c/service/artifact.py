@@ -60,7 +60,7 @@ def building(
         raise refuse(name, found, expected, ArtifactError) from e
 
 # %% ../../nbs/service/03_artifact.ipynb #438dc874
-FORMAT = 1  # of the files; changes when an older library could not read a new file
+FORMAT = 2  # of the files; changes when an older library could not read a new file
 
 # %% ../../nbs/service/03_artifact.ipynb #87b601f9
 def checksum(
@@ -165,9 +165,9 @@ def read_file(
     says = lambda found, expected: refuse(Path(path).name, found, expected, ArtifactError)
     if not isinstance(note, dict) or "format" not in note:
         raise says("tensors without a note of u2c", "a file that write_file wrote")
-    if note["format"] != FORMAT:
+    if note["format"] not in range(1, FORMAT + 1):
         found = f"format {note['format']!r}, written by u2c {note.get('version')}"
-        raise says(found, f"format {FORMAT}, which u2c {u2c.__version__} reads")
+        raise says(found, f"format {FORMAT} or older, which u2c {u2c.__version__} reads")
     if note.pop("checksum", None) != checksum(note, tensors):
         raise says("content that does not match its checksum", "it as it was written")
     header = note.get("header")
@@ -247,7 +247,7 @@ def _check_state(
             raise refuse(name, "nan or inf", "numbers")
         if last in ("tau", "level") and not (torch.isfinite(x) & (x > 0)).all():
             raise refuse(name, x.tolist(), "a finite number above 0")
-        if last != "reference": continue
+        if last not in ("reference", "turns"): continue
         if not (x.numel() and torch.isfinite(x).all() and (x.diff() >= 0).all()):
             raise refuse(name, "no scores, or scores in disorder", "finite ones, ascending")
 

@@ -27,14 +27,14 @@ from torch import Tensor
 from ..bench.backbones import one_thread
 from ..core import Outputs, in_domain_labels, own_copy
 from ..guards import ArrayLike, check_labels, refuse, warn, widen
-from ..held_out import p_value, plain_scores
+from ..held_out import plain_scores
 from ..metrics import aurc, brier, check_probs, ece, ece_apart, err, nll
 from ..rank import RankU2C
 from ..reject import Calibrator, RejectOrClassify
 from ..run.experiment import SCORERS, Config, check_name, check_sources, ood_metrics
 from ..run.experiment import resample_weights, standard_error
 from ..scores.base import Scorer, make_scorer
-from ..scores.combined import Combined
+from ..scores.combined import Combined, minus_log_p
 from .shared import FLOOR, known_warnings, network_outputs
 from ..temperature import fit_temperature
 from ..unified import U2C
@@ -454,7 +454,7 @@ class Part(NamedTuple):
     def of(self, x: Outputs) -> tuple[Tensor, Tensor]:  # (m,) scores; minus their log p-values
         "What it says about other rows"
         u = self.scorer.score(x)
-        return u, -p_value(u, self.u.double().sort().values).log()
+        return u, minus_log_p(u, self.u.double().sort().values)
 
 # %% ../../nbs/study/00_beside.ipynb #0770387f
 def fit_part(
