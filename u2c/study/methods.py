@@ -14,7 +14,7 @@ from ..guards import refuse
 from ..run.experiment import check_name
 from ..run.tables import MARKS
 from ..run.verdicts import GROUPS, check_columns
-from .shared import over_networks
+from .shared import mean_interval
 
 # %% ../../nbs/study/07_methods.ipynb #alike001
 def check_alike(records: pd.DataFrame) -> None:
@@ -60,7 +60,7 @@ def group_changes(
         check_name(name, value, list(wide.columns))
     wide["change"] = wide[method] - wide[against]
     means = wide.groupby(["group", "metric"])[[against, method, "change"]].mean()
-    half = over_networks(wide["change"])[1]
+    half = mean_interval(wide["change"])[1]
     order = pd.MultiIndex.from_product([GROUPS, metrics], names=["group", "metric"])
     return means.assign(half=half).reindex([key for key in order if key in means.index])
 

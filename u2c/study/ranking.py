@@ -28,7 +28,7 @@ from ..run.experiment import Config, check_name, ood_metrics
 from ..run.verdicts import GROUPS
 from ..scores.base import Scorer, make_scorer
 from ..scores.head import give_head
-from .shared import FLOOR, known_warnings, network_outputs, over_networks
+from .shared import FLOOR, known_warnings, network_outputs, mean_interval
 from ..temperature import fit_temperature
 from ..unified import U2C
 
@@ -161,7 +161,7 @@ def board(
 ) -> pd.DataFrame:  # scores by (criterion, "mean" or "half"), the best in AUROC far first
     "Mean over networks, and half the width of its 95 % interval"
     def both(values: pd.DataFrame) -> pd.DataFrame:
-        mean, half = over_networks(values.T)
+        mean, half = mean_interval(values.T)
         return pd.DataFrame({"mean": mean.loc["all"], "half": half.loc["all"]})
     parts = {name: both(of_networks(records, name)) for name in CRITERIA}
     return pd.concat(parts, axis=1).sort_values(("AUROC far", "mean"), ascending=False)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FLOOR', 'KEY', 'check_runs', 'NetworkOutputs', 'network_outputs', 'known_warnings', 'short', 'replace_records',
-           'check_records', 'record_networks', 'published', 'over_networks', 'plot_intervals']
+           'check_records', 'record_networks', 'published', 'mean_interval', 'plot_intervals']
 
 # %% ../../nbs/study/00a_shared.ipynb #f4382a35
 import math
@@ -137,7 +137,7 @@ def published(
         return read_records(folder / f"{name}.csv")
 
 # %% ../../nbs/study/00a_shared.ipynb #ovrnet01
-def over_networks(
+def mean_interval(
     values: pd.DataFrame,  # a row a network; levels of its index: backbone, seed and others
     new: str = "seeds",  # what would be drawn anew: "seeds" of these backbones, "backbones"
     level: float = 0.95,  # of the interval
