@@ -6,7 +6,6 @@
 __all__ = ['METHOD_NAMES', 'METRIC_NAMES', 'check_alike', 'by_network', 'group_changes', 'methods_markdown']
 
 # %% ../../nbs/study/07_methods.ipynb #mthd0003
-import math
 from collections.abc import Sequence
 
 import pandas as pd  # type: ignore[import-untyped]
@@ -14,7 +13,8 @@ import pandas as pd  # type: ignore[import-untyped]
 from ..guards import refuse
 from ..run.experiment import check_name
 from ..run.tables import MARKS
-from ..run.verdicts import GROUPS, check_columns, reach
+from ..run.verdicts import GROUPS, check_columns
+from .shared import mean_interval
 
 # %% ../../nbs/study/07_methods.ipynb #alike001
 def check_alike(records: pd.DataFrame) -> None:
@@ -59,10 +59,8 @@ def group_changes(
     for name, value in (("method", method), ("against", against)):
         check_name(name, value, list(wide.columns))
     wide["change"] = wide[method] - wide[against]
-    parts = wide.groupby(["group", "metric"])
-    means, networks = parts[[against, method, "change"]].mean(), parts["change"].count()
-    spread = parts["change"].std() / networks**.5
-    half = [reach(se, n - 1) if n > 1 else math.inf for se, n in zip(spread, networks)]
+    means = wide.groupby(["group", "metric"])[[against, method, "change"]].mean()
+    half = mean_interval(wide["change"])[1]
     order = pd.MultiIndex.from_product([GROUPS, metrics], names=["group", "metric"])
     return means.assign(half=half).reindex([key for key in order if key in means.index])
 

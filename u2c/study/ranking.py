@@ -25,10 +25,10 @@ from ..metrics import ece, err, nll
 from ..rank import RankU2C
 from ..reject import Calibrator, RejectOrClassify
 from ..run.experiment import Config, check_name, ood_metrics
-from ..run.verdicts import GROUPS, critical
+from ..run.verdicts import GROUPS
 from ..scores.base import Scorer, make_scorer
 from ..scores.head import give_head
-from .shared import FLOOR, known_warnings, network_outputs
+from .shared import FLOOR, known_warnings, network_outputs, mean_interval
 from ..temperature import fit_temperature
 from ..unified import U2C
 
@@ -161,9 +161,8 @@ def board(
 ) -> pd.DataFrame:  # scores by (criterion, "mean" or "half"), the best in AUROC far first
     "Mean over networks, and half the width of its 95 % interval"
     def both(values: pd.DataFrame) -> pd.DataFrame:
-        n = values.shape[1]
-        half = critical(n - 1) * values.std(axis=1, ddof=1) / math.sqrt(n)
-        return pd.DataFrame({"mean": values.mean(axis=1), "half": half})
+        mean, half = mean_interval(values.T)
+        return pd.DataFrame({"mean": mean.loc["all"], "half": half.loc["all"]})
     parts = {name: both(of_networks(records, name)) for name in CRITERIA}
     return pd.concat(parts, axis=1).sort_values(("AUROC far", "mean"), ascending=False)
 
