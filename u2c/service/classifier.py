@@ -211,7 +211,7 @@ class U2CClassifier(CalibratedNetwork):
         return _despite(self, data, batch, on_bad, self.ready().predict_proba)
 
     def predict(self, data: Any, batch: int = 64, on_bad: str = "raise") -> list[str | int]:
-        "Classes, or the word for abstaining, also for what is no image if `on_bad` is 'unknown'"
+        "Classes, or the word for abstaining; by `on_bad='unknown'` also for what is no image"
         words, p = self.words(), self.predict_proba(data, batch, on_bad)
         return [words[k] for k in p.argmax(1).tolist()]
 

@@ -308,11 +308,11 @@ def json_row(
     "A row of outputs by a line of JSON"
     try:
         said = json.loads(line)
-        parts = {part: [said[part]] for part in ("features", "logits", "members") if part in said}
+        parts = {k: [said[k]] for k in ("features", "logits", "members") if k in said}
         return Data(Outputs(**parts), [str(said.get("name", name))])
     except Exception as e:  # a line may hold anything, and so may the error
-        reason = " ".join(f"{type(e).__name__}: {e}".split())
-        raise refuse(name, f"{line!r:.60} ({reason})", "an object with logits", InputError) from e
+        found = f"{line!r:.60} ({' '.join(f'{type(e).__name__}: {e}'.split())})"
+        raise refuse(name, found, "an object with logits", InputError) from e
 
 # %% ../../nbs/service/06_inputs.ipynb #48d219e6
 def image_batches(
