@@ -282,22 +282,27 @@ def arriving(
     end: str = "\n",  # of a line; or a zero byte
 ) -> Iterator[list[str]]:  # without their ends
     "Lines as soon as they are there, all that are"
-    lines: Queue[str | None] = Queue(2 * most)
+    lines: Queue[str | Exception | None] = Queue(2 * most)
     def read() -> None:
-        held = ""
-        for part in file if end == "\n" else iter(lambda: file.read(1), ""):
-            held += part
-            if not held.endswith(end): continue
-            lines.put(held.removesuffix(end))
+        try:
             held = ""
-        if held: lines.put(held)
-        lines.put(None)
+            for part in file if end == "\n" else iter(lambda: file.read(1), ""):
+                held += part
+                if not held.endswith(end): continue
+                lines.put(held.removesuffix(end))
+                held = ""
+            if held: lines.put(held)
+            lines.put(None)
+        except Exception as e: lines.put(e)  # for who waits
     Thread(target=read, daemon=True).start()
-    while (line := lines.get()) is not None:
-        some = [line]
-        while line is not None and len(some) < most and not lines.empty():
-            if (line := lines.get()) is not None: some.append(line)
-        yield some
+    some: list[str] = []
+    while True:
+        line = lines.get()
+        if isinstance(line, Exception): raise line
+        if line is not None: some.append(line)
+        if some and (line is None or len(some) == most or lines.empty()):
+            yield some
+            some = []
         if line is None: return
 
 # %% ../../nbs/service/06_inputs.ipynb #inpjsnf1
