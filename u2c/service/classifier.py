@@ -6,7 +6,7 @@
 __all__ = ['methods', 'Explanation', 'plot_explanation', 'U2CClassifier', 'load']
 
 # %% ../../nbs/service/01_classifier.ipynb #bbdec069
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -176,25 +176,26 @@ class CalibratedNetwork:
         network = type(self.net.model).__name__
         return f"{type(self).__name__}({network}, {about},\n{self.calibrator})"
 
-# %% ../../nbs/service/01_classifier.ipynb #clfbadx0
-def _rows_for(on_bad: str) -> list[int] | None:
-    "Where to note rows that cannot be read; None where they are errors"
+# %% ../../nbs/service/01_classifier.ipynb #clfbadx1
+def _despite(
+    clf: "U2CClassifier",
+    data: Any,  # images, or `Outputs`
+    batch: int,
+    on_bad: str,  # "raise", or "unknown" to decline rows that cannot be read
+    ask: Callable[[Outputs], Tensor],  # for probabilities (n, c+1), or p-values (n,)
+) -> Tensor:
+    "Answers, with that of abstaining for rows that cannot be read, or an error"
     if on_bad not in ("raise", "unknown"):
         raise refuse("on_bad", repr(on_bad), "'raise' or 'unknown'")
-    return [] if on_bad == "unknown" else None
-
-# %% ../../nbs/service/01_classifier.ipynb #clfbadx1
-def _declined(
-    p: Tensor,  # (n, ...) answers
-    bad: list[int] | None,  # rows that could not be read
-    answer: Tensor,  # theirs
-) -> Tensor:
-    "Answers, with that of abstaining for the rows that could not be read"
-    if not bad: return p
-    rows = sorted({*bad})
-    shown = ", ".join(map(str, rows[:5])) + ", ..." * (len(rows) > 5)
-    warn(f"{len(rows)} of {len(p)} rows (row {shown}) cannot be read: they are declined")
-    return p.index_copy(0, torch.tensor(rows, device=p.device), answer.to(p).expand_as(p[rows]))
+    if on_bad == "raise" or isinstance(data, Outputs): return ask(clf._there(data, batch))
+    seen: list[int] = []
+    p = ask(clf._there(clf.net.outputs(data, batch, labels=False, bad=seen), batch))
+    if not (bad := sorted({*seen})): return p
+    shown = ", ".join(map(str, bad[:5])) + ", ..." * (len(bad) > 5)
+    warn(f"{len(bad)} of {len(p)} rows (row {shown}) cannot be read: they are declined")
+    assert clf.reference is not None
+    p[bad] = torch.eye(p.shape[1])[-1].to(p) if p.ndim == 2 else 1 / (1 + len(clf.reference))
+    return p
 
 # %% ../../nbs/service/01_classifier.ipynb #2edcf05d
 class U2CClassifier(CalibratedNetwork):
@@ -207,22 +208,18 @@ class U2CClassifier(CalibratedNetwork):
 
     def predict_proba(self, data: Any, batch: int = 64, on_bad: str = "raise") -> Tensor:
         "(n, c+1) probabilities, the last for abstaining; `on_bad` as of `predict`"
-        bad = _rows_for(on_bad)
-        p = self.ready().predict_proba(self._there(data, batch, bad=bad))
-        return _declined(p, bad, torch.eye(p.shape[1])[-1])
+        return _despite(self, data, batch, on_bad, self.ready().predict_proba)
 
     def predict(self, data: Any, batch: int = 64, on_bad: str = "raise") -> list[str | int]:
-        "Classes, or the word for abstaining, also for what is no image if `on_bad` is 'unknown'"
+        "Classes, or the word for abstaining; by `on_bad='unknown'` also for what is no image"
         words, p = self.words(), self.predict_proba(data, batch, on_bad)
         return [words[k] for k in p.argmax(1).tolist()]
 
     def p_values(self, data: Any, batch: int = 64, on_bad: str = "raise") -> Tensor:
         "(n,) shares of in-domain inputs that are at least as strange, by u"
-        bad, scorer = _rows_for(on_bad), self.ready().scorer
-        x = self._there(data, batch, bad=bad)
-        assert self.reference is not None
-        p = p_value(scorer.score(x), self.reference)
-        return _declined(p, bad, torch.tensor(1 / (1 + len(self.reference))))
+        scorer, known = self.ready().scorer, self.reference
+        assert known is not None
+        return _despite(self, data, batch, on_bad, lambda x: p_value(scorer.score(x), known))
 
     def explain(self, image: Any, most: int = 3) -> Explanation:
         "The answer for one image, and what it rests on; `most` probabilities"
@@ -256,12 +253,8 @@ class U2CClassifier(CalibratedNetwork):
         write_file(path, "classifier", *_packed(self))
         if card: Path(f"{path}.md").write_text(self.card(), encoding="utf-8")
 
-    def _there(
-        self, data: Any, batch: int, labels: bool = False, bad: list[int] | None = None,
-    ) -> Outputs:
-        place = self.ready().theta.device
-        if bad is None or isinstance(data, Outputs): x = self.outputs(data, batch, labels)
-        else: x = self.net.outputs(data, batch, labels=labels, bad=bad)
+    def _there(self, data: Any, batch: int, labels: bool = False) -> Outputs:
+        place, x = self.ready().theta.device, self.outputs(data, batch, labels)
         return x if x.device == place else x.to(place)
 
 # %% ../../nbs/service/01_classifier.ipynb #clfweigh
