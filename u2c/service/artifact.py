@@ -27,8 +27,8 @@ from torch import Tensor, nn
 import u2c
 from ..core import Fitted, Outputs, as_bytes, check_fitted
 from ..guards import ArrayLike, lock, refuse
-from ..metrics import ece, err, nll
-from ..left_out import LeftOutU2C
+from ..metrics import ece, nll
+from ..left_out import LeftOutRow, LeftOutU2C, left_out_report
 from ..rank import RankU2C
 from ..reject import Calibrator, RejectOrClassify
 from ..relabel import RelabelU2C
@@ -252,6 +252,25 @@ def _check_state(
         if not (x.numel() and torch.isfinite(x).all() and (x.diff() >= 0).all()):
             raise refuse(name, "no scores, or scores in disorder", "finite ones, ascending")
 
+# %% ../../nbs/service/03_artifact.ipynb #arttold2
+def rows_of_report(
+    model: Calibrator,  # fitted
+) -> list[LeftOutRow]:
+    "What leaving classes out has shown; nothing where none were"
+    shown = getattr(model, "shown", None) or getattr(model, "told", None)
+    return left_out_report(model) if shown else []
+
+# %% ../../nbs/service/03_artifact.ipynb #arttold3
+def _told(
+    row: dict[str, Any],  # of a file
+    c: int,  # number of classes
+) -> LeftOutRow:
+    "A row of a report as a file tells it"
+    kinds = LeftOutRow.__annotations__
+    fits = row.keys() == kinds.keys() and all(type(row[k]) is kinds[k] for k in kinds)
+    if fits and 0 <= row["hides"] < c and 0 <= row["taken_for"] < c: return LeftOutRow(**row)
+    raise refuse("left_out", f"{row!r:.60}", "what `pack` makes of a report")
+
 # %% ../../nbs/service/03_artifact.ipynb #bcff59d7
 def unpack(
     header: dict[str, Any],  # what `pack` made
@@ -267,6 +286,8 @@ def unpack(
         extra = {f"{k}{'.' * bool(k)}_extra_state": as_bytes(v) for k, v in modules.items()}
         model.load_state_dict(tensors | extra)
         _check_state(model)
+        if isinstance(model, LeftOutU2C) and "left_out" in header:
+            model.told = [_told(row, int(model.n_classes)) for row in header["left_out"]]
         return model
 
 # %% ../../nbs/service/03_artifact.ipynb #8d57c173
@@ -306,7 +327,9 @@ def pack(
     texts = {k: v for k, v in state.items() if k.split(".")[-1] == "_extra_state"}
     as_json = lambda x: json.loads(bytes(x.tolist()))
     modules = {k[:-len("._extra_state")]: as_json(v) for k, v in texts.items()}
-    header, tensors = {"modules": modules}, {k: state[k] for k in state.keys() - texts.keys()}
+    header: dict[str, Any] = {"modules": modules}
+    if rows := rows_of_report(model): header["left_out"] = [row._asdict() for row in rows]
+    tensors = {k: state[k] for k in state.keys() - texts.keys()}
     _check_comes_back(model, unpack(header, {k: v.cpu() for k, v in tensors.items()}))
     return header, tensors
 
@@ -333,10 +356,10 @@ def realised(
 ) -> dict[str, float]:  # rows, rejected; and err, ece, nll where there are labels
     "What a calibrator does on data: how much it rejects, and how well it does"
     log_p = model.predict_log_proba(x, u)
-    p, c = log_p.exp(), x.n_classes
-    found = {"rows": len(x), "rejected": (p.argmax(1) == c).double().mean().item()}
+    p, said = log_p.exp(), model.decide(log_p)
+    found = {"rows": len(x), "rejected": (said == x.n_classes).double().mean().item()}
     if x.labels is None: return found
-    scores = {"err": err(p, x.labels), "ece": ece(p, x.labels)}
+    scores = {"err": (said != x.labels).double().mean().item(), "ece": ece(p, x.labels)}
     return found | scores | {"nll": nll(log_p, x.labels, log=True)}
 
 # %% ../../nbs/service/03_artifact.ipynb #a9669256
@@ -346,6 +369,62 @@ def escaped(
     "One line of markdown that shows `x` as it is"
     line = " ".join(str(x).split())
     return "".join(f"\\{c}" if c in r"\`*_{}[]<>()#+!|&$~" else c for c in line)
+
+# %% ../../nbs/service/03_artifact.ipynb #artleft2
+WITH_CARE = (
+    "Each class was left out of what the scores learn, and its validation rows were asked "
+    "about as unknown inputs. AUROC says how well a score tells them from the others; "
+    "rejected is the share of them beyond the level that {alpha:.3g} of the others stay "
+    "below, with a 95 % interval over classes. The first row is the sum of the scores that "
+    "were chosen. This orders scores and compares classifiers. It is no forecast: a network "
+    "that was trained on these classes tells them apart more easily than inputs that it has "
+    "never met.")
+
+# %% ../../nbs/service/03_artifact.ipynb #artleft3
+def named_report(
+    model: Calibrator,  # fitted
+    classes: Sequence[object] = (),  # their names
+) -> list[dict[str, Any]]:  # anything in it for JSON
+    "What leaving classes out has shown, with names for classes"
+    word = lambda k: str(classes[k]) if len(classes) else k
+    rows = (row._asdict() for row in rows_of_report(model))
+    return [r | {k: word(r[k]) for k in ("hides", "taken_for")} for r in rows]
+
+# %% ../../nbs/service/03_artifact.ipynb #artleft4
+LEFT_OUT_HEAD = ("score", "AUROC", "rejected", "95 % interval", "hides best", "taken for")
+
+# %% ../../nbs/service/03_artifact.ipynb #artleft5
+def left_out_cells(
+    row: dict[str, Any],  # of `named_report`
+) -> list[str]:  # in the order of `LEFT_OUT_HEAD`
+    "A row for people"
+    share = {k: f"{100 * row[k]:.0f} %" for k in ("rejected", "low", "high", "hidden")}
+    return [row["score"], f"{row['auroc']:.3f}", share["rejected"],
+            f"{share['low']} to {share['high']}", f"{row['hides']} ({share['hidden']})",
+            str(row["taken_for"])]
+
+# %% ../../nbs/service/03_artifact.ipynb #artleft6
+def _markdown(
+    rows: Sequence[dict[str, Any]],  # of `named_report`
+) -> str:
+    "A table of what leaving classes out has shown"
+    line = lambda cells: f"| {' | '.join(cells)} |"
+    body = [line(map(escaped, left_out_cells(row))) for row in rows]
+    return "\n".join([line(LEFT_OUT_HEAD), "| --- |" + " ---: |" * 5, *body])
+
+# %% ../../nbs/service/03_artifact.ipynb #artleft7
+def _set_by(
+    model: Calibrator,
+) -> str:
+    "What the odds of abstaining were set by, in a card's words"
+    if (prior := getattr(model, "prior", None)) is None:
+        share = f"{100 - 100 * model.alpha:.3g} % of ordinary inputs are declined"
+        return f", and was fitted so that {share}"
+    costs = getattr(model, "costs", None)
+    what = "a wrong answer, for abstaining and for answering an unknown input"
+    decide = "" if costs is None else f"; costs of {costs} for {what} decide what is answered"
+    odds = f"for {100 * prior:.3g} % of unknown inputs that are as strange as left-out classes"
+    return f", {odds}{decide}"
 
 # %% ../../nbs/service/03_artifact.ipynb #af9c7d51
 def _figures_table(
@@ -371,7 +450,7 @@ def model_card(
     date: str | None = None,  # of today if None
 ) -> str:  # markdown
     "What people should know who rely on a calibrated classifier"
-    c = int(model.n_classes)
+    c, left_out = int(model.n_classes), named_report(model, classes)
     date = date or datetime.now(timezone.utc).date().isoformat()
     versions = f"u2c {u2c.__version__}, PyTorch {torch.__version__.split('+')[0]}"
     facts = dict(about or {}) | {
@@ -383,14 +462,16 @@ def model_card(
     return "\n\n".join([
         "# Model card",
         f"A classifier of {c} classes that may answer with none of them. The last of its "
-        f"{c + 1} probabilities is that of abstaining, and was fitted so that "
-        f"{100 - 100 * model.alpha:.3g} % of ordinary inputs are declined.",
+        f"{c + 1} probabilities is that of abstaining{_set_by(model)}.",
         "\n".join(f"- {escaped(k)}: {escaped(v)}" for k, v in facts.items()),
         "## What it does",
-        _figures_table(measured),
+        _figures_table(measured) if measured else "It has not been measured at this level.",
         "A rejected input of a known class counts as an error in err; ece and nll are those "
         f"of all {c + 1} probabilities. An nll of inf means that the label of some row had no "
         "probability at all.",
+        *([] if not left_out else [
+            "## With classes left out", _markdown(left_out),
+             WITH_CARE.format(**left_out[0])]),
         "## How it was fitted",
         f"```\n{model}\n```",
         "## Classes",

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -211,7 +212,8 @@ def new_classifier(args: argparse.Namespace, classes: Sequence[str]) -> "U2CClas
     if " with " not in source: source = network.about["name"]
     return U2CClassifier(
         network.to(device_of(args)), args.scorer, args.method, args.alpha, classes, args.layer,
-        unknown=args.unknown or "unknown", preprocess=preprocess, source=source)
+        unknown=args.unknown or "unknown", preprocess=preprocess, source=source,
+        prior=args.prior, costs=args.costs)
 
 # %% ../../nbs/service/08_command.ipynb #222cb4bb
 def calibrate_images(args: argparse.Namespace) -> int:
@@ -239,7 +241,8 @@ def calibrate_outputs(args: argparse.Namespace) -> int:
         if getattr(args, name):
             raise refused(name, "with a file of outputs", "with images alone")
     va = read_outputs(args.data).outputs
-    model = make_calibrator(args.method, args.scorer, args.alpha).fit(va)
+    model = make_calibrator(args.method, args.scorer, args.alpha, args.prior, args.costs)
+    model.fit(va)
     u = model.va_scores
     save_calibrator(args.out, model)
     say_calibrated(args, realised(model, va, u), "")
@@ -259,7 +262,9 @@ def say_calibrated(
 # %% ../../nbs/service/08_command.ipynb #5f40a557
 def calibrate(args: argparse.Namespace) -> int:
     "Calibrate a classifier, and write it into one file"
+    from u2c.service.classifier import METHOD
     from u2c.service.inputs import is_table
+    args.method = args.method or METHOD
     if not Path(args.out).resolve().parent.is_dir():
         raise refused("out", f"no folder for {args.out}", "one that is there")
     return (calibrate_outputs if is_table(args.data) else calibrate_images)(args)
@@ -295,7 +300,10 @@ def predict(args: argparse.Namespace) -> int:
     "Say what images show, or that it is unknown"
     from u2c.service.report import answer, as_records
     reader, table = Reader(args), csv.writer(sys.stdout, lineterminator="\n")
-    served = reader.opened.served
+    served, level = reader.opened.served, (args.alpha, args.prior, args.costs)
+    if level != (None, None, None):
+        from u2c.service.classifier import moved
+        served = served._replace(calibrator=moved(served.calibrator, *level))
     rows: list[list[str]] = []
     if args.csv: table.writerow(COLUMNS)
     for data in reader.batches(args.inputs):
@@ -331,11 +339,13 @@ def evaluate_all(reader: Reader) -> Evaluation:
     c = said[0].log_p.shape[1] - 1
     y = [torch.full((len(x.u),), c) for x in said]
     y[0] = data[0].outputs.labels.cpu()  # type: ignore[union-attr]
-    numbers = {args.data: evaluated(said[0].log_p, y[0])}
+    numbers = {args.data: evaluated(said[0].log_p, y[0], said[0].said)}
     for path, strange in zip(args.unknown, said[1:]):
         numbers[path] = unknown_found(said[0], strange)
     if args.unknown:
-        numbers["all"] = evaluated(torch.cat([x.log_p for x in said]), torch.cat(y))
+        all_of_it = (torch.cat([getattr(x, k) for x in said]) for k in ("log_p", "said"))
+        log_p, answers = all_of_it
+        numbers["all"] = evaluated(log_p, torch.cat(y), answers)
     return Evaluation(numbers, said, data, y)
 
 # %% ../../nbs/service/08_command.ipynb #c9d4a201
@@ -355,6 +365,7 @@ def evaluate(args: argparse.Namespace) -> int:
 def report(args: argparse.Namespace) -> int:
     "Write a page with numbers, figures and examples"
     with needs("reproduce"): import_module("u2c.plots")
+    from u2c.service.artifact import LEFT_OUT_HEAD, WITH_CARE, left_out_cells, named_report
     from u2c.service.inputs import read_picture
     from u2c.service.report import as_records, figures, html_report
     reader = Reader(args)
@@ -363,16 +374,23 @@ def report(args: argparse.Namespace) -> int:
         some = as_records(served, said, data.names)
         records += [r | {"label": served.word(k)} for r, k in zip(some, y.tolist())]
     paths = {k: v for data in found.data for k, v in data.paths.items()}
+    left_out = named_report(served.calibrator, served.classes or ())
     facts = {
         "classifier": path.name, "network": source or "none, outputs in files",
         "method": type(served.calibrator).__name__, "test data": args.data,
         "rows": f"{len(found.labels[0]):,}", "u2c": u2c.__version__}
     show = (lambda name: read_picture(paths[name], args.pixels)) if paths else None
     page = html_report(f"{path.name} on {Path(args.data).name}", facts, found.numbers,
-                       figures(found.said[0], found.labels[0]), records, show)
+                       figures(found.said[0], found.labels[0]), records, show, left_out)
     raw = page.encode(errors="backslashreplace")
     Path(args.out).write_bytes(raw)
+    if args.json:
+        print(json.dumps({"page": args.out, "rows": len(records), "left_out": left_out}))
+        return reader.code
     print(f"{args.out}: {len(raw) // 1000:,} kB, {len(records):,} rows")
+    if not left_out: return reader.code
+    print(f"\n{text_table(LEFT_OUT_HEAD, [left_out_cells(row) for row in left_out], 1)}")
+    print(f"\n{textwrap.fill(WITH_CARE.format(**left_out[0]), 79)}")
     return reader.code
 
 # %% ../../nbs/service/08_command.ipynb #7ade0697
@@ -490,6 +508,10 @@ logits, features and labels, and members' logits (n, m, c) if there are any.""",
 On standard input there is a name, or an object of JSON with logits and features, a
 line; with --json or --csv each is answered as soon as it is there, by one process.
 
+with fewer images answered than calibrate was told, or for other traffic:
+  u2c predict my.u2c photos --alpha 0.8
+  u2c predict my.u2c photos --prior 0.3 --costs 1 0.2 5
+
 A file that cannot be read is named on standard error, the others are served, and
 the exit code is 1. Names that are listed on standard input may not be absolute,
 nor have .. in them.""",
@@ -528,6 +550,19 @@ SCORERS = (  # `list_scorers` says so too, but waits for torch
 # %% ../../nbs/service/08_command.ipynb #cmdlab01
 LABELLED = "a folder with a folder for each class, or a file of outputs"
 
+# %% ../../nbs/service/08_command.ipynb #cmdlev01
+def level_options(
+    parser: argparse.ArgumentParser,
+    alpha: float | None,  # where nothing is said
+) -> None:
+    "What sets how much is answered"
+    add, usual = parser.add_argument, "as calibrated" if alpha is None else alpha
+    share = f"share of inputs that is answered (default: {usual})"
+    add("--alpha", type=float, default=alpha, help=share)
+    add("--prior", type=float, help="left-out: share of unknown inputs to expect, not alpha")
+    costs = "left-out, with --prior: of a wrong answer, of abstaining, of answering an unknown"
+    add("--costs", type=float, nargs=3, metavar=("W", "A", "U"), help=costs)
+
 # %% ../../nbs/service/08_command.ipynb #5d3746c7
 def calibrate_options(parser: argparse.ArgumentParser) -> None:
     "The options of u2c calibrate"
@@ -539,9 +574,8 @@ def calibrate_options(parser: argparse.ArgumentParser) -> None:
     scorers = f"the uncertainty u(x), one of {', '.join(SCORERS)} (default: combined)"
     add("--scorer", default="combined", help=scorers)
     methods = ("rank", "left-out", "u2c", "u2c_linear", "rc")
-    add("--method", default="rank", choices=methods, help="how to calibrate (default: rank)")
-    alpha = "share of inputs that is answered (default: 0.95)"
-    add("--alpha", type=float, default=0.95, help=alpha)
+    add("--method", choices=methods, help="how to calibrate (default: as U2CClassifier does)")
+    level_options(parser, 0.95)
     add("--unknown", metavar="WORD", help="to abstain (default: unknown)")
     classes = ("all classes, one a line, in the order of the logits "
                "(default: the folders, in the order of their names)")
@@ -555,6 +589,7 @@ def predict_options(parser: argparse.ArgumentParser) -> None:
     "The options of u2c predict"
     several = "images, folders of them, - for names on standard input, or files of outputs"
     parser.add_argument("inputs", nargs="+", metavar="IMAGES", help=several)
+    level_options(parser, None)
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true", help="an object of JSON a line")
     how.add_argument("--csv", action="store_true", help="a table for machines")
@@ -585,6 +620,8 @@ def report_options(parser: argparse.ArgumentParser) -> None:
     test_options(parser)
     page = "such as report.html"
     parser.add_argument("-o", "--out", required=True, metavar="FILE", help=page)
+    told = "an object of JSON, with what left-out classes have shown"
+    parser.add_argument("--json", action="store_true", help=told)
 
 # %% ../../nbs/service/08_command.ipynb #0607c3da
 def watch_options(parser: argparse.ArgumentParser) -> None:

@@ -367,7 +367,7 @@ class Head(nn.Module):
         self.score, self.link = make_twin(calibrator.scorer), make_twin(calibrator)
         self.rank = None if reference is None else Ranks(reference)
         self.gives = OUTPUTS[:2] if reference is None else OUTPUTS
-        self.register_buffer("abstain", torch.eye(int(calibrator.n_classes) + 1)[-1])
+        self.register_buffer("abstain", torch.eye(int(calibrator.n_classes) + 1)[-1].clone())
 
     def forward(self, features: Tensor, logits: Tensor) -> tuple[Tensor, ...]:
         "The answer for each row; of one that is not finite, to abstain"

@@ -282,22 +282,27 @@ def arriving(
     end: str = "\n",  # of a line; or a zero byte
 ) -> Iterator[list[str]]:  # without their ends
     "Lines as soon as they are there, all that are"
-    lines: Queue[str | None] = Queue(2 * most)
+    lines: Queue[str | Exception | None] = Queue(2 * most)
     def read() -> None:
-        held = ""
-        for part in file if end == "\n" else iter(lambda: file.read(1), ""):
-            held += part
-            if not held.endswith(end): continue
-            lines.put(held.removesuffix(end))
+        try:
             held = ""
-        if held: lines.put(held)
-        lines.put(None)
+            for part in file if end == "\n" else iter(lambda: file.read(1), ""):
+                held += part
+                if not held.endswith(end): continue
+                lines.put(held.removesuffix(end))
+                held = ""
+            if held: lines.put(held)
+            lines.put(None)
+        except Exception as e: lines.put(e)  # for who waits
     Thread(target=read, daemon=True).start()
-    while (line := lines.get()) is not None:
-        some = [line]
-        while line is not None and len(some) < most and not lines.empty():
-            if (line := lines.get()) is not None: some.append(line)
-        yield some
+    some: list[str] = []
+    while True:
+        line = lines.get()
+        if isinstance(line, Exception): raise line
+        if line is not None: some.append(line)
+        if some and (line is None or len(some) == most or lines.empty()):
+            yield some
+            some = []
         if line is None: return
 
 # %% ../../nbs/service/06_inputs.ipynb #inpjsnf1
@@ -308,11 +313,11 @@ def json_row(
     "A row of outputs by a line of JSON"
     try:
         said = json.loads(line)
-        parts = {part: [said[part]] for part in ("features", "logits", "members") if part in said}
+        parts = {k: [said[k]] for k in ("features", "logits", "members") if k in said}
         return Data(Outputs(**parts), [str(said.get("name", name))])
     except Exception as e:  # a line may hold anything, and so may the error
-        reason = " ".join(f"{type(e).__name__}: {e}".split())
-        raise refuse(name, f"{line!r:.60} ({reason})", "an object with logits", InputError) from e
+        found = f"{line!r:.60} ({' '.join(f'{type(e).__name__}: {e}'.split())})"
+        raise refuse(name, found, "an object with logits", InputError) from e
 
 # %% ../../nbs/service/06_inputs.ipynb #48d219e6
 def image_batches(

@@ -25,6 +25,7 @@ from ..held_out import p_value
 from ..metrics import auroc, confidence_bins, ece, reliability_bins, risk_coverage
 from ..regions import quadrant
 from ..reject import Calibrator
+from .artifact import LEFT_OUT_HEAD, WITH_CARE, left_out_cells
 from .watch import clopper_pearson
 
 if TYPE_CHECKING: from PIL.Image import Image
@@ -46,6 +47,7 @@ class Served(NamedTuple):
 class Answers(NamedTuple):
     "What is said about n rows"
     log_p: Tensor  # (n, c+1)
+    said: Tensor  # (n,) the answers, c for abstaining
     u: Tensor  # (n,) scores
     p: Tensor | None  # (n,) in-domain p-values of them
     kind: np.ndarray  # (n,) "known-known", "known-unknown" or "unknown-known"
@@ -56,9 +58,10 @@ def answer(served: Served, x: Outputs) -> Answers:
     u = served.calibrator.scorer.score(x)
     log_p = served.calibrator.predict_log_proba(x, u).cpu()
     p = None if served.reference is None else p_value(u, served.reference).cpu()
-    abstains = (log_p.argmax(1) == x.n_classes).numpy()
+    said = served.calibrator.decide(log_p)
+    abstains = (said == x.n_classes).numpy()
     kind = np.where(abstains, "unknown-known", quadrant(log_p.exp(), abstain=1.0))
-    return Answers(log_p, u.cpu(), p, kind)
+    return Answers(log_p, said, u.cpu(), p, kind)
 
 # %% ../../nbs/service/07_report.ipynb #bb21c032
 def as_records(
@@ -69,13 +72,13 @@ def as_records(
 ) -> list[dict[str, Any]]:  # one for each row, anything in it for JSON
     "What is said about each row"
     probs, c = answers.log_p.exp(), int(served.calibrator.n_classes)
-    top = probs.sort(dim=1, descending=True, stable=True).indices[:, :most]
+    first = probs.scatter(1, answers.said[:, None], 2.0)  # the answer, then what is likely
+    top = first.sort(dim=1, descending=True, stable=True).indices[:, :most]
     records = []
     for i, name in enumerate(names):
         best, values = [served.word(k) for k in top[i].tolist()], probs[i, top[i]].tolist()
-        first = top[i, 0].item()
         records.append(dict(
-            name=name, answer=best[0], abstains=first == c, probability=values[0],
+            name=name, answer=best[0], abstains=top[i, 0].item() == c, probability=values[0],
             abstain=probs[i, c].item(), u=answers.u[i].item(),
             p_value=None if answers.p is None else answers.p[i].item(),
             kind=str(answers.kind[i]), top=[list(pair) for pair in zip(best, values)]))
@@ -140,11 +143,13 @@ def ece_of(
 def evaluated(
     log_p: Tensor,  # (n, c+1) log-probabilities, the last for abstaining
     labels: Tensor | None,  # (n,) in 0..c, c for an input of no known class
+    said: Tensor | None = None,  # (n,) the answers; None: the most probable ones
 ) -> dict[str, Measured]:
     "err, ece, nll, Brier, coverage, and the risk of what is answered"
     p, c = log_p.exp(), log_p.shape[1] - 1
     y = check_labels(labels, len(p), c)
-    right, answered = p.argmax(1) == y, p.argmax(1) != c
+    if said is None: said = p.argmax(1)
+    right, answered = said == y, said != c
     each = torch.arange(len(p))
     square = p.double().square().sum(1) - 2 * p[each, y].double() + 1
     return dict(
@@ -158,7 +163,7 @@ def unknown_found(
 ) -> dict[str, Measured]:
     "How much of what is unknown is declined"
     c = strange.log_p.shape[1] - 1
-    declined = share_of(strange.log_p.argmax(1) == c)
+    declined = share_of(strange.said == c)
     return dict(rejected=declined, auroc=Measured(auroc(known.u, strange.u)))
 
 # %% ../../nbs/service/07_report.ipynb #e221e2de
@@ -279,6 +284,18 @@ def _gallery(
         shown += f"<figure>{drawn}<figcaption>{caption}</figcaption></figure>"
     return f'<div class="row">{shown}</div>'
 
+# %% ../../nbs/service/07_report.ipynb #rptleft1
+def _html_left_out(
+    rows: Sequence[dict[str, Any]],  # what `named_report` says
+) -> str:
+    "A section on what leaving classes out has shown, if it has shown anything"
+    if not rows: return ""
+    line = lambda cells, tag: "".join(f"<{tag}>{html.escape(x)}</{tag}>" for x in cells)
+    body = "".join(f"<tr>{line(left_out_cells(row), 'td')}</tr>" for row in rows)
+    said = WITH_CARE.format(**rows[0])
+    table = f"<table><tr>{line(LEFT_OUT_HEAD, 'th')}</tr>{body}</table>"
+    return f'<h2>With classes left out</h2><div class="wide">{table}</div><p>{said}</p>\n'
+
 # %% ../../nbs/service/07_report.ipynb #8ddabef6
 def html_report(
     title: str,
@@ -287,6 +304,7 @@ def html_report(
     drawn: Sequence[str],  # figures, as SVG
     records: Sequence[dict[str, Any]],  # what `as_records` made
     picture: Callable[[str], "Image"] | None = None,  # of a record's name
+    left_out: Sequence[dict[str, Any]] = (),  # what `named_report` says
 ) -> str:
     "A page that stands by itself"
     said = "".join(f"<li>{html.escape(f'{k}: {v}')}</li>" for k, v in facts.items())
@@ -306,7 +324,7 @@ error in err; ece, nll and brier are those of all probabilities, abstaining incl
 is the share that is answered, and risk the share of wrong ones among the answers. Of data of
 no known class, rejected is the share that is declined, and auroc says how well the score alone
 tells them from test data.</p>
-<h2>Calibration</h2><div class="row">{''.join(drawn)}</div>
+{_html_left_out(left_out)}<h2>Calibration</h2><div class="row">{''.join(drawn)}</div>
 <p>Accuracy over confidence; the risk of answering only the most certain rows; and the
 p-values of the scores, which are spread evenly (dashed) where test data are as ordinary as
 those that the classifier was calibrated on.</p>

@@ -31,13 +31,15 @@ from sklearn.utils import multiclass
 from sklearn.utils.validation import check_is_fitted  # type: ignore[import-untyped]
 from sklearn.utils.validation import assert_all_finite, validate_data
 
-from ..core import Outputs
+from ..core import Outputs, own_copy
 from ..guards import refuse, warn
+from ..left_out import LeftOutU2C
 from ..rank import RankU2C
+from ..reject import Calibrator
 from ..scores.base import Scorer
 from ..scores.combined import Combined, scorers_of
-from ..scores.head import ASH, MaxLogit
-from .classifier import make_calibrator
+from ..scores.head import HeadScorer, MaxLogit, give_head
+from .classifier import METHOD, make_calibrator
 
 # %% ../../nbs/service/02_sklearn.ipynb #a05303eb
 def split_pipeline(
@@ -187,7 +189,27 @@ def linear_head(
     if w.shape == (logits.shape[1], phi.shape[1]):
         if np.allclose(phi @ w.T + b, logits, rtol=1e-3, atol=1e-3): return w, b
     found = f"{type(last).__name__} without coef_ and intercept_ that make its logits"
-    raise refuse("estimator", found, "them for scorer='ash'")
+    raise refuse("estimator", found, "them for scores that ask for a head")
+
+# %% ../../nbs/service/02_sklearn.ipynb #skhead02
+def give_linear_head(
+    calibrator: Calibrator,  # not fitted yet; what it holds is given the head
+    estimator: Any,  # fitted
+    phi: np.ndarray,  # (n, d) features of some rows
+    logits: np.ndarray,  # (n, c) their logits, by the same estimator
+) -> None:
+    "Hand a linear classifier's coefficients to the scores that ask for a head"
+    inside = [calibrator, *getattr(calibrator, "candidates", [])]
+    asks = [p for part in inside for p in part.modules()
+            if isinstance(p, HeadScorer) and p.weight is None]
+    if not asks: return
+    try: head = linear_head(estimator, phi, logits)
+    except ValueError:
+        if not isinstance(calibrator, LeftOutU2C) or calibrator.all_of_them: raise
+        others = (p for p in calibrator.candidates if not isinstance(p, HeadScorer))
+        calibrator.candidates = list(others)
+        return
+    for part in asks: give_head(part, head)
 
 # %% ../../nbs/service/02_sklearn.ipynb #38960134
 def with_unknown(
@@ -293,14 +315,17 @@ class AbstainingClassifier(FittedAnswers):
         self,
         estimator: Any,  # a classifier; inside a FrozenEstimator if it is fitted already
         scorer: Scorer | str = "combined",  # the epistemic uncertainty u(x), or its name
-        method: str = "rank",  # or "u2c", "u2c_linear", "rc", as `U2CClassifier` takes them
+        method: str = METHOD,  # or another one that `U2CClassifier` takes
         alpha: float = 0.95,  # share of in-domain rows that is answered
         features: Any = None,  # transformer or function of X; None: what the classifier sees
         unknown: str | int | None = None,  # the label for abstaining; None: "unknown" or -1
         cv: Any = 5,  # parts for held-out logits, or a splitter; not used if frozen
+        prior: float | None = None,  # share of unknown rows to expect; for "left-out" alone
+        costs: Any = None,  # of a wrong answer, of abstaining, of answering an unknown row
     ):
         self.estimator, self.scorer, self.method, self.alpha = estimator, scorer, method, alpha
         self.features, self.unknown, self.cv = features, unknown, cv
+        self.prior, self.costs = prior, costs
 
     def fit(
         self,
@@ -308,7 +333,9 @@ class AbstainingClassifier(FittedAnswers):
         y: Any,  # (n,) their labels
     ) -> Self:
         "Fit the estimator, unless it is frozen, and calibrate it on rows held out from it"
-        calibrator = make_calibrator(self.method, self.scorer, self.alpha, scores="held-out")
+        level = self.alpha, self.prior, self.costs
+        calibrator = make_calibrator(self.method, self.scorer, *level, scores="held-out")
+        calibrator = own_copy(calibrator)  # what was passed in stays as it was
         y = checked_labels(X, y)
         check_classifier(self.estimator)
         frozen, estimator = isinstance(self.estimator, FrozenEstimator), clone(self.estimator)
@@ -321,8 +348,7 @@ class AbstainingClassifier(FittedAnswers):
         features = fitted_features(self.features, estimator, X, y)
         phi = features_for(calibrator.scorer, features, X)
         if phi is not None and not (frozen and self.features is None): warn_if_taught(features)
-        if phi is not None and self.scorer == "ash":
-            calibrator.scorer = ASH(linear_head(estimator, phi, logits))
+        if phi is not None: give_linear_head(calibrator, estimator, phi, logits)
         if not frozen: logits = held_out_logits(estimator, X, y, self.cv)
         calibrator.fit(Outputs(phi, logits, labels))
         validate_data(self, X, skip_check_array=True)  # sets n_features_in_, feature_names_in_
