@@ -58,3 +58,21 @@ def test_the_reference_as_it_is_stored_lists_every_public_name():
     modules = {m.name: importlib.import_module(m.name) for m in pkgutil.walk_packages(u2c.__path__, "u2c.") if not m.ispkg and "._" not in m.name}
     listed = {part.split("\n")[0]: re.findall(r"^\| \[(\w+)\]\(", part, re.M) for part in re.split(r"^### ", page, flags=re.M)[1:]}
     assert listed == {name: list(m.__all__) for name, m in modules.items() if m.__all__}, "execute nbs/reference/index.ipynb again"
+
+
+RESULTS = ("results", "ranks", "ranks_plane", "beside", "scores", "combinations", "ensembles", "report_card", "watching", "softness", "words",
+           "relabelling_mistakes", "taming_confidence", "irrelevant_features", "adversarial_inputs")
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_page_opens_with_a_question_an_answer_and_a_picture(name):
+    cells = json.loads((nbs / f"explanations/{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+    assert [c["cell_type"] for c in cells[:2]] == ["markdown", "markdown"]
+    asked = re.fullmatch(r"\*\*([^*]+\?)\*\* (.+)", "".join(cells[1]["source"]).strip())
+    assert asked, "the second cell is a question in bold letters, and its answer"
+    assert len(re.split(r"(?<=[.!?])[\")]?\s+(?=[A-Z(`\"])", asked[2])) <= 3, "three sentences at most"
+    assert len(re.findall(r"(?<![\w.])\d+(?:\.\d+)?", asked[2])) <= 5, "five numbers at most"
+    code = [c for c in cells if c["cell_type"] == "code"]
+    first = next(i for i, c in enumerate(code) if any("image/png" in o.get("data", {}) for o in c["outputs"]))
+    assert all("#| code-fold: true" in "".join(c["source"]) for c in code[: first + 1]), "no open code above the first picture"
+    assert re.search(r'#\| fig-alt: ".{40,}"', "".join(code[first]["source"])), "which is described for those who do not see it"
