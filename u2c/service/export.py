@@ -624,6 +624,8 @@ def write_compared(
     note: dict[str, Any],
 ) -> Agreement:
     "Write a file, run it, and keep it if it agrees"
+    if getattr(calibrator, "costs", None) is not None:
+        warn("export: costs decide in predict alone, and the file gives probabilities")
     example, found = tuple(x[:2].clone() for x in trials[0][0]), []
     with whole_file(path) as partial, evaluating(module):
         writers[path.suffix](partial, module, example, note)
