@@ -12,7 +12,9 @@ from torch import nn
 from u2c import Outputs, RankU2C, RejectOrClassify, U2CClassifier, export, load
 from u2c.bench.backbones import train_backbone
 from u2c.bench.small import load_benchmark
+from u2c.demo import digits_outputs
 from u2c.held_out import p_value
+from u2c.left_out import LeftOutU2C
 from u2c.scores.base import make_scorer, register_scorer
 from u2c.scores.combined import Combined
 from u2c.scores.head import MaxLogit
@@ -183,6 +185,20 @@ def test_a_wrong_file_is_refused_and_what_was_there_stays(clf, tmp_path, monkeyp
     with pytest.raises(ValueError, match="export: found probabilities in row .* nothing was written"):
         export(clf, path, backbone=False)
     assert [p.name for p in tmp_path.iterdir()] == [path.name] and path.read_text() == "what was there"
+
+
+def test_a_moved_left_out_file_agrees_and_says_that_costs_stay_behind(tmp_path):
+    d = digits_outputs()
+    model = LeftOutU2C().fit(d.va)
+    far = d.unknown.map(lambda x: x * 1000 if x.is_floating_point() else x)
+    for suffix, moved in zip(FORMATS, (model.at(alpha=0.8), model.at(prior=0.3, costs=(1, 0.1, 9)))):
+        path = tmp_path / f"head{suffix}"
+        if moved.costs is None: export_calibrator(path, moved, d.te)
+        else:
+            with pytest.warns(UserWarning, match="costs decide in predict alone"): export_calibrator(path, moved, d.te)
+        for x in (d.te, d.unknown, far):
+            torch.testing.assert_close(run_file(path)(x.features.float(), x.logits.float())[0], moved.predict_proba(x), atol=MOST_OFF, rtol=0)
+        assert (run_file(path)(far.features.float(), far.logits.float())[0].argmax(1) == 8).all()  # its alarms are in the file
 
 
 def test_a_score_without_a_twin_is_named(bench, nets, tmp_path):

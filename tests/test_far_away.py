@@ -14,15 +14,12 @@ from u2c.guards import seeded
 from u2c.left_out import LeftOutU2C
 from u2c.rank import RankU2C
 from u2c.reject import Calibrator
-from u2c.scores.combined import Combined, scorers_of, tail_scale
+from u2c.scores.combined import scorers_of, tail_scale
 from u2c.service.sklearn import AbstainingClassifier
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # a hundred rows draw every warning there is
 SIZES = (100, 300, 1000, 10_000)
-# With these parts, all of which are kept: which ones `LeftOutU2C` chooses by itself is what tells classes apart, and of
-# those no one may mind the length of a row's features.
-PARTS = ("maxlogit", "knn", "mahalanobis")
-MODELS = {"combined": lambda: RankU2C("combined"), "left-out": lambda: LeftOutU2C(PARTS)}
+MODELS = {"combined": lambda: RankU2C("combined"), "left-out": lambda: LeftOutU2C()}
 
 
 @cache
@@ -85,7 +82,7 @@ def test_one_alarm_is_enough(name, n):
     assert (model.predict(known) == 10).double().mean() < 0.2  # and ordinary rows are answered
 
 
-@pytest.mark.parametrize("method, scorer", [("rank", "combined"), ("left-out", Combined(PARTS))])
+@pytest.mark.parametrize("method, scorer", [("rank", "combined"), ("left-out", "combined")])
 @pytest.mark.parametrize("n", [100, 1000])
 def test_a_table_times_a_thousand_is_rejected(method, scorer, n):
     train, (x, y) = pixels(1000, 1), pixels(n, 2)

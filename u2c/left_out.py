@@ -299,10 +299,12 @@ def chosen_before(
     saved: Tensor | None,  # what a state says of its combined score, as bytes
 ) -> Scorer:
     "Those candidates that a saved state has chosen; the score as it is, where they are others"
-    names = [] if saved is None else json.loads(bytes(saved.tolist())).get("parts", [])
+    told = {} if saved is None else json.loads(bytes(saved.tolist()))
+    names = told.get("parts", [])
     known = {type(p).__name__: p for p in model.candidates}  # type: ignore[union-attr]
     chosen = [known[name] for name in names if name in known]
-    return Combined(chosen) if names and len(chosen) == len(names) else model.scorer
+    if not names or len(chosen) < len(names): return model.scorer
+    return Combined(chosen, told.get("alarms", 0))
 
 # %% ../nbs/beyond/08_left_out.ipynb #lo000045
 def _parts_of(
@@ -390,6 +392,15 @@ class LearnedOdds(Movable):
         name = type(self).__name__
         return as_bytes({"class": name} | options_of(self) | {"costs": self.costs})
 
+# %% ../nbs/beyond/08_left_out.ipynb #alarm007
+def with_alarms(
+    parts: Sequence[Scorer],
+    chosen: Sequence[int],  # numbers of parts
+) -> Combined:
+    "The sum of the chosen parts; the others are heard beyond all that they know"
+    others = [k for k in range(len(parts)) if k not in chosen]
+    return Combined([parts[k] for k in (*chosen, *others)], len(others))
+
 # %% ../nbs/beyond/08_left_out.ipynb #lo000063
 class LeftOutRow(NamedTuple):
     "How a score does on classes that are left out"
@@ -438,7 +449,7 @@ class LeftOutU2C(LearnedOdds):
         parts = usable_parts(self.candidates, va, self.all_of_them)
         self.shown, self.told = show(parts, va, tau, self.keep), None
         chosen = range(len(parts)) if self.shown is None else self.shown.chosen
-        self.scorer = Combined([parts[k] for k in chosen])
+        self.scorer = with_alarms(parts, list(chosen))
         try: return super().fit(va)
         except BaseException:
             self.scorer, self.shown, self.told = before

@@ -29,14 +29,33 @@ def tail_scale(
     least = torch.finfo(reference.dtype).eps * (1 + reference[-1].abs())  # where all are tied
     return torch.maximum(excess, least)
 
+# %% ../../nbs/beyond/02_combined.ipynb #alarm001
+def far_beyond(
+    u: Tensor,  # (n,) scores
+    reference: Tensor,  # (m,) scores of in-domain rows, ascending
+) -> Tensor:  # (n,) in the type of the reference
+    "How far scores lie beyond the largest known one, in units of the tail; 0 for all others"
+    beyond = (u.to(reference.dtype) - reference[-1]).clamp_min(0) / tail_scale(reference)
+    return beyond.clamp_max(1e6)
+
 # %% ../../nbs/beyond/02_combined.ipynb #tailcd02
 def minus_log_p(
     u: Tensor,  # (n,) scores
     reference: Tensor,  # (m,) scores of in-domain rows, ascending
 ) -> Tensor:  # (n,) in the type of the reference
     "How strange scores are: minus the log of their p-values, continued beyond the largest"
-    beyond = (u.to(reference.dtype) - reference[-1]).clamp_min(0) / tail_scale(reference)
-    return beyond.clamp_max(1e6) - p_value(u, reference).log()
+    return far_beyond(u, reference) - p_value(u, reference).log()
+
+# %% ../../nbs/beyond/02_combined.ipynb #alarm003
+def joined(
+    scores: Sequence[Tensor],  # (n,) of each part
+    reference: Tensor,  # (s, m) scores of in-domain rows, each line ascending
+    alarms: int = 0,  # how many of the last parts count only beyond all known rows
+) -> Tensor:  # (n,)
+    "The sum of the parts' -log p, and of what alarms have to say"
+    ways = [minus_log_p] * (len(reference) - alarms) + [far_beyond] * alarms
+    each = zip(ways, scores, reference, strict=True)
+    return torch.stack([way(u, known) for way, u, known in each]).sum(0)
 
 # %% ../../nbs/beyond/02_combined.ipynb #ea9c6564
 def scorers_of(
@@ -58,13 +77,14 @@ def held_out_of_parts(
 # %% ../../nbs/beyond/02_combined.ipynb #7e1c0a42
 def among_others(
     scores: Tensor,  # (s, n) held-out scores of the same rows, a line for each part
+    alarms: int = 0,  # how many of the last parts count only beyond the other rows
 ) -> Tensor:  # (n,)
     "Combined scores of rows, with the p-value of each among the others"
     n, total = scores.shape[1], torch.zeros_like(scores[0])
-    for u in scores:
+    for k, u in enumerate(scores):
         known = u.sort().values
         among_all = p_value(u, known) * (n + 1)  # counts the row twice
-        total -= ((among_all - 1) / n).log()
+        if k < len(scores) - alarms: total -= ((among_all - 1) / n).log()
         if n > 2:  # the strangest row lies beyond the others
             total += ((u - known[-2]).clamp_min(0) / tail_scale(known[:-1])).clamp_max(1e6)
     return total
@@ -84,6 +104,15 @@ def claims_of_parts(
                 found[key] = f"{scorer_name(part)} is a part of it"
     return found
 
+# %% ../../nbs/beyond/02_combined.ipynb #alarm005
+def check_alarms(
+    alarms: int,
+    parts: int,  # of which one at least is none
+) -> int:
+    "A number of parts"
+    if type(alarms) is int and 0 <= alarms < parts: return alarms
+    raise refuse("alarms", repr(alarms), f"a number from 0 to {parts - 1}")
+
 # %% ../../nbs/beyond/02_combined.ipynb #26f34400
 @register_scorer
 class Combined(Scorer):
@@ -91,11 +120,13 @@ class Combined(Scorer):
     def __init__(
         self,
         parts: Sequence[Scorer | str] = ("maxlogit", "knn", "mahalanobis"),  # the scores
+        alarms: int = 0,  # how many of the last ones count only beyond all known rows
     ):
         super().__init__("reference")
         if isinstance(parts, str | Scorer | set) or not len(parts):
             raise refuse("parts", repr(parts), "several scorers, or their names")
         self.parts = nn.ModuleList(as_scorer(p) for p in parts)
+        self.alarms = check_alarms(alarms, len(parts))
 
     def fit(
         self,
@@ -113,7 +144,7 @@ class Combined(Scorer):
     ) -> Tensor:  # (n,)
         "Learn from in-domain data, and score each of these rows by what the others teach"
         if type(self) is not Combined: return super().fit_held_out(va, tau)  # it may differ
-        return among_others(self._learn(va, tau))
+        return among_others(self._learn(va, tau), self.alarms)
 
     def _learn(self, va: Outputs, tau: float) -> Tensor:
         parts = nn.ModuleList(own_copy(p).fit(va, tau) for p in scorers_of(self))
@@ -123,20 +154,20 @@ class Combined(Scorer):
         return scores
 
     def get_extra_state(self) -> Tensor:
-        "The classes of the parts: as many as there are, in their order"
+        "The classes of the parts: as many as there are, in their order; alarms, if any"
         names = [type(p).__name__ for p in scorers_of(self)]
-        return as_bytes({"class": type(self).__name__, "parts": names})
+        alarms = {"alarms": self.alarms} if self.alarms else {}
+        return as_bytes({"class": type(self).__name__, "parts": names} | alarms)
 
     def _load_from_state_dict(self, state_dict, prefix, *args):
         self.parts = own_copy(self.parts)  # what comes next is put into it
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _score(self, x: Outputs) -> Tensor:
-        parts = zip(scorers_of(self), self.reference, strict=True)
-        return torch.stack([minus_log_p(s.score(x), known) for s, known in parts]).sum(0)
+        return joined([s.score(x) for s in scorers_of(self)], self.reference, self.alarms)
 
     def _held_out(self, va: Outputs, tau: float) -> Tensor:
-        return among_others(held_out_of_parts(self, va, tau))
+        return among_others(held_out_of_parts(self, va, tau), self.alarms)
 
     def claimed(self) -> dict[str, str]:
         "What moves a part moves the sum"

@@ -26,7 +26,7 @@ from ..left_out import LeftOutU2C
 from ..rank import RankU2C
 from ..reject import Calibrator, RejectOrClassify
 from ..scores.base import Scorer
-from ..scores.combined import Combined, minus_log_p, scorers_of, tail_scale
+from ..scores.combined import Combined, joined, scorers_of, tail_scale
 from ..scores.distances import KNN, Mahalanobis
 from ..scores.head import ASH, MaxLogit, binarize
 from ..scores.logits import Entropy
@@ -244,15 +244,17 @@ class Strangeness(nn.Module):
     def __init__(
         self,
         reference: Tensor,  # (m,) known scores, ascending
+        alarm: bool = False,  # does it count only beyond them?
     ):
         super().__init__()
-        self.rank = Ranks(reference)
+        self.rank = None if alarm else Ranks(reference)
         self.top, self.scale = float(reference[-1]), float(tail_scale(reference))
 
     def forward(self, u: Tensor) -> Tensor:
         "-log p of each score"
         u = torch.where(u.isnan(), math.inf, u).double()
-        return ((u - self.top) / self.scale).clamp(0, 1e6) - self.rank(u).log()
+        beyond = ((u - self.top) / self.scale).clamp(0, 1e6)
+        return beyond if self.rank is None else beyond - self.rank(u).log()
 
 # %% ../../nbs/service/05_export.ipynb #2536af0c
 @twin_of(Combined)
@@ -261,7 +263,9 @@ class CombinedTwin(nn.Module):
     def __init__(self, fitted: Combined):
         super().__init__()
         self.parts = nn.ModuleList(make_twin(part) for part in scorers_of(fitted))
-        self.ranks = nn.ModuleList(Strangeness(known) for known in fitted.reference)
+        first = len(fitted.reference) - fitted.alarms  # of the alarms
+        each = enumerate(fitted.reference)
+        self.ranks = nn.ModuleList(Strangeness(known, k >= first) for k, known in each)
 
     def forward(self, features: Tensor, logits: Tensor) -> Tensor:
         "u of each row"
@@ -280,8 +284,7 @@ def score_bounds(
     low = high = scorer.score(x).double()
     if isinstance(scorer, Combined):
         ends = zip(*(score_bounds(part, x) for part in scorers_of(scorer)))
-        pairs = (zip(us, scorer.reference) for us in ends)
-        low, high = (torch.stack([minus_log_p(*p) for p in some]).sum(0) for some in pairs)
+        low, high = (joined(us, scorer.reference, scorer.alarms) for us in ends)
     return low - ROUNDING * (1 + low.abs()), high + ROUNDING * (1 + high.abs())
 
 # %% ../../nbs/service/05_export.ipynb #38eb3e48
@@ -632,6 +635,8 @@ def write_compared(
     note: dict[str, Any],
 ) -> Agreement:
     "Write a file, run it, and keep it if it agrees"
+    if getattr(calibrator, "costs", None) is not None:
+        warn("export: costs decide in predict alone, and the file gives probabilities")
     example, found = tuple(x[:2].clone() for x in trials[0][0]), []
     with whole_file(path) as partial, evaluating(module):
         writers[path.suffix](partial, module, example, note)

@@ -298,11 +298,11 @@ def arriving(
     some: list[str] = []
     while True:
         line = lines.get()
-        if isinstance(line, Exception): raise line
-        if line is not None: some.append(line)
-        if some and (line is None or len(some) == most or lines.empty()):
+        if more := isinstance(line, str): some.append(line)
+        if some and (not more or len(some) == most or lines.empty()):
             yield some
             some = []
+        if isinstance(line, Exception): raise line
         if line is None: return
 
 # %% ../../nbs/service/06_inputs.ipynb #inpjsnf1
