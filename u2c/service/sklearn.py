@@ -39,7 +39,7 @@ from ..reject import Calibrator
 from ..scores.base import Scorer
 from ..scores.combined import Combined, scorers_of
 from ..scores.head import HeadScorer, MaxLogit, give_head
-from .classifier import METHOD, make_calibrator
+from .classifier import make_calibrator
 
 # %% ../../nbs/service/02_sklearn.ipynb #a05303eb
 def split_pipeline(
@@ -315,7 +315,7 @@ class AbstainingClassifier(FittedAnswers):
         self,
         estimator: Any,  # a classifier; inside a FrozenEstimator if it is fitted already
         scorer: Scorer | str = "combined",  # the epistemic uncertainty u(x), or its name
-        method: str = METHOD,  # or another one that `U2CClassifier` takes
+        method: str | None = None,  # of those that `U2CClassifier` takes
         alpha: float = 0.95,  # share of in-domain rows that is answered
         features: Any = None,  # transformer or function of X; None: what the classifier sees
         unknown: str | int | None = None,  # the label for abstaining; None: "unknown" or -1
