@@ -360,7 +360,7 @@ class LearnedOdds(Movable):
     intercept: Tensor  # `turns` has that from which on each validation row abstains
     reference: Tensor  # held-out scores of these rows, ascending
     _keeps = ("turns", "weight", "odds", "intercept", "reference")
-    _in_no_file = ("va_scores", "candidates", "all_of_them", "shown", "told")
+    _in_no_file = (*Movable._in_no_file, "candidates", "all_of_them", "shown", "told")
 
     def extended_logits(
         self,
