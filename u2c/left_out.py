@@ -356,10 +356,11 @@ class LearnedOdds(Movable):
     prior: float | None
     costs: tuple[float, ...] | None
     weight: Tensor  # the slope
-    odds: Tensor  # the intercept at equal shares
+    odds: Tensor | None  # the intercept at equal shares, if left-out classes taught it
     intercept: Tensor  # `turns` has that from which on each validation row abstains
     reference: Tensor  # held-out scores of these rows, ascending
     _keeps = ("turns", "weight", "odds", "intercept", "reference")
+    _may_lack = (*Movable._may_lack, "odds")
     _in_no_file = (*Movable._in_no_file, "candidates", "all_of_them", "shown", "told")
 
     def extended_logits(
@@ -402,7 +403,7 @@ class LearnedOdds(Movable):
         if self.prior is None:
             assert self.turns is not None
             return turning_point(self.turns, self.alpha)
-        if not self.odds.isnan(): return \
+        if self.odds is not None: return \
             float(self.odds) + math.log(self.prior / (1 - self.prior))
         found = f"{self.prior}, where no class could be left out"
         raise refuse("prior", found, "None: odds have not been learned")
@@ -476,12 +477,11 @@ class LeftOutU2C(LearnedOdds):
             raise
 
     def _fit(self, va: Outputs, u: Tensor, tau: float, theta: float) -> None:
-        shown = self.shown
-        weight, odds = (1.0, math.nan) if shown is None else (shown.weight, shown.odds)
+        shown, weight = self.shown, 1.0 if self.shown is None else self.shown.weight
         top = widen(va.logits.amax(1)) / tau
         confidence = torch.exp(top - tempered_lse(va.logits, tau))
         number = lambda v: torch.tensor(v, dtype=torch.float64, device=va.device)
-        self.weight, self.odds = number(weight), number(odds)
+        self.weight, self.odds = number(weight), None if shown is None else number(shown.odds)
         self.turns = turning_odds(u, confidence, weight)
         self.reference = u.double().sort().values
         self.intercept = number(self._intercept())
