@@ -148,3 +148,19 @@ def test_an_ordinary_fit_warns_of_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         LeftOutU2C().fit(va)
+
+
+@pytest.mark.parametrize("kind", ["two classes", "labels by lot", "six rows a class", "one class has nearly all"])
+def test_a_file_brings_back_what_learned_nothing_too(kind, tmp_path):
+    from u2c.service.artifact import load_calibrator, save_calibrator
+
+    x = ODD[kind]()
+    model = LeftOutU2C().fit(x)
+    save_calibrator(tmp_path / "a.u2c", model)
+    back = load_calibrator(tmp_path / "a.u2c")
+    assert torch.equal(back.predict_proba(x), model.predict_proba(x))
+    assert torch.equal(back.at(alpha=0.8).predict_proba(x), model.at(alpha=0.8).predict_proba(x))
+    for m in (model, back):
+        if m.odds is not None: m.at(prior=0.1)
+        else:
+            with pytest.raises(ValueError, match="prior: found 0.1"): m.at(prior=0.1)
