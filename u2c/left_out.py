@@ -210,13 +210,6 @@ def head_from(
     return weight.to(x.logits), (found[-1] - weight @ center).to(x.logits)
 
 # %% ../nbs/beyond/08_left_out.ipynb #lo000031
-def learns_nothing(
-    scorer: Scorer,
-) -> bool:
-    "Does the score need no rows of a class to know it?"
-    return getattr(type(scorer), "_held_out", None) is plain_scores
-
-# %% ../nbs/beyond/08_left_out.ipynb #lo000032
 def _of_known_classes(
     parts: list[Scorer],
     va: Outputs,
@@ -228,7 +221,8 @@ def _of_known_classes(
     which = absent.nonzero()[:, 0].tolist()
     shown = ", ".join(map(str, which[:10])) + ", ..." * (len(which) > 10)
     many = len(which) > (1 - alpha) * va.n_classes
-    safe = [p for p in parts if learns_nothing(p)] if many else []
+    knows = lambda p: getattr(type(p), "_held_out", None) is plain_scores  # needs no rows
+    safe = [p for p in parts if knows(p)] if many else []
     follows = "only scores that learn nothing from rows are used" if safe else \
         "their inputs will be called unknown"
     found = f"{len(which)} of {va.n_classes} classes have no rows ({shown})"
@@ -323,13 +317,6 @@ def chosen_before(
         chosen += (same or alike)[:1]
     if not names or len(chosen) < len(names): return model.scorer
     return Combined(chosen, told.get("alarms", 0))
-
-# %% ../nbs/beyond/08_left_out.ipynb #lo000045
-def _parts_of(
-    scorer: Scorer,
-) -> list[Scorer]:
-    "The parts of a combined score, or the score alone"
-    return scorers_of(scorer) if isinstance(scorer, Combined) else [scorer]
 
 # %% ../nbs/beyond/08_left_out.ipynb #lo000046
 def usable_parts(
@@ -452,7 +439,8 @@ class LeftOutU2C(LearnedOdds):
         given = parts if scorer is None else scorer
         score = as_scorer(given) if isinstance(given, Scorer | str) else Combined(given)
         super().__init__(score, alpha, temperature, "held-out")
-        self.candidates, self.all_of_them = _parts_of(score), given is not PARTS
+        self.candidates = scorers_of(score) if isinstance(score, Combined) else [score]
+        self.all_of_them = given is not PARTS
         self.prior, self.costs = prior, _checked_costs(prior, costs)
         self.keep = check_keep(keep)
         self.shown: Shown | None = None  # what leaving out has shown; in no state
