@@ -302,16 +302,18 @@ def _checked_costs(
 # %% ../nbs/beyond/08_left_out.ipynb #lo000045b
 def chosen_before(
     model: Calibrator,  # with candidates
-    state: Mapping[str, Tensor],  # of its combined score
+    state: Mapping[str, Tensor],
+    prefix: str,  # of its combined score in there
 ) -> Scorer:
     "Those candidates that a saved state has chosen; the score as it is, where they are others"
     options = lambda saved: json.loads(bytes(saved.tolist()))
-    told = options(state["_extra_state"]) if "_extra_state" in state else {}
+    own = f"{prefix}_extra_state"
+    told = options(state[own]) if own in state else {}
     names, candidates = told.get("parts", []), list(model.candidates)  # type: ignore[arg-type]
     chosen = []
     for i, name in enumerate(names):
         alike = [p for p in candidates if type(p).__name__ == name]
-        saved = state.get(f"parts.{i}._extra_state")
+        saved = state.get(f"{prefix}parts.{i}._extra_state")
         same = [p for p in alike
                 if saved is not None and options(p.get_extra_state()) == options(saved)]
         chosen += (same or alike)[:1]
@@ -350,12 +352,8 @@ class LearnedOdds(Movable):
     _may_lack = (*Movable._may_lack, "odds")
     _in_no_file = (*Movable._in_no_file, "candidates", "all_of_them", "shown", "told")
 
-    def extended_logits(
-        self,
-        x: Outputs,
-        u: Tensor,  # (n,) its scores
-    ) -> Tensor:  # (n, c+1)
-        "The log-probabilities of the classes, and the log-odds of abstaining"
+    def extended_logits(self, x: Outputs, u: Tensor) -> Tensor:
+        "(n, c+1) log-probabilities of the classes, and log-odds of abstaining by (n,) scores"
         f = (widen(x.logits) / self.tau).log_softmax(1)
         odds = self.weight * u.to(self.weight.dtype) + self.intercept
         return torch.cat([f, odds[:, None].to(f.dtype)], 1)
@@ -466,18 +464,15 @@ class LeftOutU2C(LearnedOdds):
 
     def _fit(self, va: Outputs, u: Tensor, tau: float, theta: float) -> None:
         shown, weight = self.shown, 1.0 if self.shown is None else self.shown.weight
-        top = widen(va.logits.amax(1)) / tau
-        confidence = torch.exp(top - tempered_lse(va.logits, tau))
+        sure = torch.exp(widen(va.logits.amax(1)) / tau - tempered_lse(va.logits, tau))
         number = lambda v: torch.tensor(v, dtype=torch.float64, device=va.device)
         self.weight, self.odds = number(weight), None if shown is None else number(shown.odds)
-        self.turns = turning_odds(u, confidence, weight)
+        self.turns = turning_odds(u, sure, weight)
         self.reference = u.double().sort().values
         self.intercept = number(self._intercept())
 
     def _load_from_state_dict(self, state_dict, prefix, *args):
-        own = f"{prefix}scorer."
-        inner = {k[len(own):]: v for k, v in state_dict.items() if k.startswith(own)}
-        self.scorer = chosen_before(self, inner)
+        self.scorer = chosen_before(self, state_dict, f"{prefix}scorer.")
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
