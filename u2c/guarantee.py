@@ -182,7 +182,7 @@ def at_most(
     m, parts = len(order), check_whole(cuts, "cuts")
     least = math.ceil(math.log(delta) / math.log1p(-error))  # answers that a promise takes
     enough = m >= least
-    first = max(least, m / parts) if enough else m / parts
+    first = max(least, m / 4) if enough else m / parts
     counts = np.unique(np.linspace(first, m, parts).astype(int))
     seen: list[Counts] = []
     best = None

@@ -33,7 +33,8 @@ from ..scores.logits import Entropy
 from ..scores.more import FDBD, Residual, ViM
 from .artifact import check_place, pack, reason_of, whole_file
 from .classifier import U2CClassifier, check_weights
-from .network import Featurizer, evaluating, first_weight, watched
+from .network import Featurizer, Inputs, called, evaluating, first_weight
+from .network import mapped, tensors_of, two_sided, watched
 from ..unified import U2C
 
 # %% ../../nbs/service/05_export.ipynb #b8d849af
@@ -384,24 +385,32 @@ class Head(nn.Module):
 # %% ../../nbs/service/05_export.ipynb #cb635e56
 class Whole(nn.Module):
     "Images in; probabilities, u and its p-value out"
-    takes = ("images",)
-
     def __init__(
         self,
         model: nn.Module,
         layer: str,  # the name of its last linear layer
         head: Head,
+        example: Inputs,  # a few rows
     ):
         super().__init__()
         self.model, self.layer, self.head, self.gives = model, layer, head, head.gives
+        self.named, self.single = isinstance(example, dict), isinstance(example, Tensor)
+        numbered = [f"input_{i}" for i in range(len(example))]
+        takes = example if isinstance(example, dict) else numbered
+        self.takes = ("images",) if self.single else tuple(takes)
 
-    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, *images: Tensor) -> tuple[Tensor, ...]:
         "The answer for each image"
-        with watched(self.model, [self.layer]) as calls: self.model(images)
-        features, logits = (widen(x) for x in calls[0][1:])
+        x: Any = dict(zip(self.takes, images)) if self.named else images
+        with watched(self.model, [self.layer]) as calls:
+            called(self.model, x[0] if self.single else x)
+        features, logits = (widen(t) for t in calls[0][1:])
         # a layer such as the largest of several may lose what is no number on the way
-        fine = torch.isfinite(images).flatten(1).all(1)[:, None]
-        return self.head(torch.where(fine, features, math.nan), logits)
+        for t in images:
+            if not t.is_floating_point(): continue
+            fine = torch.isfinite(t).flatten(1).all(1)[:, None]
+            features = torch.where(fine, features, math.nan)
+        return self.head(features, two_sided(logits))
 
 # %% ../../nbs/service/05_export.ipynb #99a284d4
 @contextmanager
@@ -443,6 +452,17 @@ def _traced(
         remedy = "backbone=False exports what comes behind it"
         raise refuse("model", found, f"one of tensor operations alone; {remedy}") from e
 
+# %% ../../nbs/service/05_export.ipynb #expshap1
+def shapes_of(
+    module: nn.Module,  # what is traced
+    example: tuple[Tensor, ...],  # its inputs
+) -> Any:  # as torch.export has it
+    "Any number of rows; of texts, any number of words as well"
+    n, auto = torch.export.Dim("n"), torch.export.Dim.AUTO
+    text = lambda t: t.ndim == 2 and not t.is_floating_point()
+    shapes = tuple({0: n} | ({1: auto} if text(t) else {}) for t in example)
+    return (shapes,) if isinstance(module, Whole) else shapes
+
 # %% ../../nbs/service/05_export.ipynb #bc0d798a
 def write_onnx(
     path: Path,
@@ -459,7 +479,7 @@ def write_onnx(
         program: Any = torch.onnx.export(
             module, example, dynamo=True, external_data=False, verbose=False,
             input_names=module.takes, output_names=module.gives,
-            dynamic_shapes=({0: "n"},) * len(example))
+            dynamic_shapes=shapes_of(module, example))
     program.model.metadata_props["u2c"] = json.dumps(note, sort_keys=True)
     program.save(str(path), external_data=False)
 
@@ -471,9 +491,9 @@ def write_pt2(
     note: dict[str, Any],  # for the file, as JSON
 ) -> None:
     "Trace a module, and write it as a program of torch.export"
-    shapes = ({0: torch.export.Dim("n")},) * len(example)
     with _traced(module):
-        program = torch.export.export(module, example, dynamic_shapes=shapes)
+        program = torch.export.export(
+            module, example, dynamic_shapes=shapes_of(module, example))
     text = json.dumps(note, sort_keys=True)
     torch.export.save(program, path, extra_files={"u2c.json": text})
 
@@ -565,6 +585,7 @@ def random_like(
     g = torch.Generator().manual_seed(seed)
     shape = rows, *x.shape[1:]
     if not x.is_floating_point():  # such as numbers of words: any of those that there are
+        if x.max() <= 1: return x[torch.randint(len(x), (rows,), generator=g)]  # a mask
         return x.flatten()[torch.randint(x.numel(), shape, generator=g)]
     spread = 10 ** (2 * torch.rand(rows, *[1] * (x.ndim - 1), generator=g) - 1)
     noise = torch.randn(shape, generator=g) * spread
@@ -602,15 +623,16 @@ def head_trials(
 
 # %% ../../nbs/service/05_export.ipynb #7e27d23e
 def whole_trials(
-    images: Tensor,  # real ones, or zeros in their shape
+    images: Inputs,  # real ones, or zeros in their shape
     real: bool,  # are they?
     net: Featurizer,  # on the CPU
 ) -> list[Trial]:
     "Random images, and real ones, for a file that takes images"
     found: list[Trial] = []
-    for x in [random_like(images, rows=8)] + [images] * real:
-        seen = net.outputs(x)
-        found.append(((x,), [seen, *(nudged(seen, seed) for seed in range(3))]))
+    for x in [mapped(lambda t: random_like(t, rows=8), images)] + [images] * real:
+        seen = Outputs(*net.forward(x))
+        inputs = tuple(tensors_of(x))
+        found.append((inputs, [seen, *(nudged(seen, seed) for seed in range(3))]))
     return found
 
 # %% ../../nbs/service/05_export.ipynb #5b452d5a
@@ -635,8 +657,9 @@ def write_compared(
     note: dict[str, Any],
 ) -> Agreement:
     "Write a file, run it, and keep it if it agrees"
-    if getattr(calibrator, "costs", None) is not None:
-        warn("export: costs decide in predict alone, and the file gives probabilities")
+    if getattr(calibrator, "costs", None) is not None or calibrator.promise is not None:
+        what = "costs decide" if calibrator.promise is None else "what was promised decides"
+        warn(f"export: {what} in predict alone, and the file gives probabilities")
     example, found = tuple(x[:2].clone() for x in trials[0][0]), []
     with whole_file(path) as partial, evaluating(module):
         writers[path.suffix](partial, module, example, note)
@@ -654,7 +677,9 @@ def describe_file(
     about: dict[str, Any],  # what else there is to say
 ) -> dict[str, Any]:
     "The note that goes into a file"
-    modules = pack(calibrator)[0]["modules"]
+    header = pack(calibrator)[0]
+    modules = header["modules"]
+    if "promise" in header: about = about | {"promise": header["promise"]}
     versions = {"u2c": u2c.__version__, "torch": torch.__version__.split("+")[0]}
     try: json.dumps(about)
     except TypeError as e:
@@ -712,21 +737,21 @@ def first_images(
     clf: U2CClassifier,
     data: Any,  # images in any form that the classifier takes
     batch: int,  # images at a time, where the batches are not given
-) -> Tensor:
+) -> Inputs:
     "The first batch of images"
     images, _ = next(clf.net.batches(data, batch, labels=False), (torch.empty(0), None))
-    if len(images): return images
+    if len(tensors_of(images)[0]): return images
     raise refuse("data", "no images", "one or more")
 
 # %% ../../nbs/service/05_export.ipynb #a2d798b3
 def real_images(
     clf: U2CClassifier,
     data: Any,  # images in any form that the classifier takes; None for those it has seen
-) -> tuple[Tensor, bool]:  # eight images at most; are they real?
+) -> tuple[Inputs, bool]:  # eight images at most; are they real?
     "A few images for a classifier"
     shape = (clf.net.preprocess or {}).get("input_size")
     if data is not None and not isinstance(data, Outputs):
-        return first_images(clf, data, 8)[:8], True
+        return mapped(lambda t: t[:8], first_images(clf, data, 8)), True
     if clf.net.example is not None: return clf.net.example, True
     if shape is None:
         expected = "a few images, to know what they look like"
@@ -741,8 +766,8 @@ def real_outputs(
 ) -> Outputs | None:  # 256 rows at most
     "Some outputs for a classifier"
     if data is None: return clf.sample
-    if not isinstance(data, Outputs): data = first_images(clf, data, 64)
-    x = clf.outputs(data, labels=False)
+    if isinstance(data, Outputs): x = clf.outputs(data, labels=False)
+    else: x = Outputs(*clf.net.forward(first_images(clf, data, 64)))
     return x[torch.linspace(0, len(x) - 1, min(len(x), 256)).long().to(x.device)]
 
 # %% ../../nbs/service/05_export.ipynb #d71103c8
@@ -766,10 +791,10 @@ def export(
     calibrator, reference = deepcopy(calibrator).cpu(), clf.reference.cpu()
     model = deepcopy(clf.net.model).cpu()  # a tracer may leave something behind
     net = Featurizer(model, clf.net.layer)
-    net.ndim, images = images.ndim, images.cpu()
-    if images.is_floating_point(): images = images.to(first_weight(model).dtype)
+    kind = first_weight(model).dtype
+    images = mapped(lambda t: t.cpu().to(kind if t.is_floating_point() else t.dtype), images)
     trials = whole_trials(images, real, net)
     assert net.layer is not None
-    whole = Whole(model, net.layer, Head(calibrator, reference))
+    whole = Whole(model, net.layer, Head(calibrator, reference), images)
     note = describe_file(calibrator, about | {"preprocess": clf.net.preprocess})
     return write_compared(path, whole, calibrator, reference, trials, note)
