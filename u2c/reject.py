@@ -131,6 +131,7 @@ class Calibrator(Answering):
         self.scorer = as_scorer(scorer)
         self.alpha, self.temperature, self.scores = alpha, temperature, scores
         self.va_scores: Tensor | None = None  # what `fit` computed; in no state
+        self.promise = None
 
     def fit(
         self,

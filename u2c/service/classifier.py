@@ -281,7 +281,7 @@ def _despite(
     if not (bad := sorted({*seen})): return p
     shown = ", ".join(map(str, bad[:5])) + ", ..." * (len(bad) > 5)
     warn(f"{len(bad)} of {len(p)} rows (row {shown}) cannot be read: they are declined")
-    p[bad] = torch.as_tensor(declined).to(p)
+    p[bad] = torch.as_tensor(declined, dtype=p.dtype, device=p.device)
     return p
 
 # %% ../../nbs/service/01_classifier.ipynb #2edcf05d

@@ -484,11 +484,12 @@ def export(args: argparse.Namespace) -> int:
     head, rows = args.head or source is None, real_rows(reader, args.data)
     if isinstance(rows, list) or not head:
         with needs("vision"):
-            found = export_classifier(reader.network, args.out, rows, not head)
+            clf, how = reader.network, dict(tolerance=args.tolerance)
+            found = export_classifier(clf, args.out, rows, not head, **how)
     else:
         about = {"classes": served.classes, "unknown": served.unknown}
-        model = served.calibrator
-        found = export_calibrator(args.out, model, rows, served.reference, about)
+        model, known = served.calibrator, served.reference
+        found = export_calibrator(args.out, model, rows, known, about, args.tolerance)
     takes = "features and logits" if head else "images"
     print(f"{args.out}: {Path(args.out).stat().st_size // 1000:,} kB, takes {takes}; {found}")
     return reader.code
@@ -557,7 +558,7 @@ what was calibrated alone, features and logits in:
   u2c export my.u2c head.pt2 --head --data te.npz
 
 The file is run and compared with the original, on random rows and on those of
---data, and is not written if a probability is off by more than 1e-5.""",
+--data, and is not written if a probability is off by more than --tolerance.""",
 }
 
 # %% ../../nbs/service/08_command.ipynb #cmdscor1
@@ -675,6 +676,8 @@ def export_options(parser: argparse.ArgumentParser) -> None:
     add("out", metavar="OUT", help="the file to write: my.onnx, or my.pt2 for torch.export")
     add("--head", action="store_true", help="without the network: features and logits in")
     add("--data", metavar="DATA", help="images, or a file of outputs, to compare on")
+    off = "what a probability may be off by (default: 1e-5; half precision may need 0.01)"
+    add("--tolerance", type=float, default=1e-5, metavar="T", help=off)
 
 # %% ../../nbs/service/08_command.ipynb #cmdimg01
 def image_options(parser: argparse.ArgumentParser) -> None:

@@ -28,9 +28,9 @@ from ..reject import Calibrator, RejectOrClassify
 from ..scores.base import Scorer
 from ..scores.combined import Combined, joined, scorers_of, tail_scale
 from ..scores.distances import KNN, Mahalanobis
-from ..scores.head import ASH, MaxLogit, binarize
-from ..scores.logits import Entropy
-from ..scores.more import FDBD, Residual, ViM
+from ..scores.head import ASH, HeadScorer, MaxLogit
+from ..scores.logits import GEN, MSP, Energy, Entropy, LogitScorer
+from ..scores.more import ASHP, ASHS, DICE, FDBD, NNGuide, ReAct, Residual, SHE, ViM
 from .artifact import check_place, pack, reason_of, whole_file
 from .classifier import U2CClassifier, check_weights
 from .network import Featurizer, Inputs, called, evaluating, first_weight
@@ -107,23 +107,50 @@ class MaxLogitTwin(nn.Module):
         return -logits.amax(1) / self.tau
 
 # %% ../../nbs/service/05_export.ipynb #e957a5ee
-@twin_of(ASH)
-class ASHTwin(nn.Module):
-    "Minus the log-sum-exp of the head on binarized features"
+@twin_of(DICE)
+class HeadTwin(nn.Module):
+    "Minus the log-sum-exp of the head, or of what DICE leaves of it"
     weight: Tensor
     bias: Tensor
 
-    def __init__(self, fitted: ASH):
+    def __init__(self, fitted: HeadScorer):
         super().__init__()
-        d = fitted.weight.shape[1]
-        self.keep, self.by = max(1, d - round(d * fitted.percentile / 100)), fitted.by
-        self.register_buffer("weight", fitted.weight.detach().float().cpu().clone())
+        weight = fitted.sparse if isinstance(fitted, DICE) else fitted.weight
+        self.register_buffer("weight", weight.detach().float().cpu().clone())
         self.register_buffer("bias", fitted.bias.detach().float().cpu().clone())
+
+    def shaped(self, features: Tensor) -> Tensor:
+        "What the head is applied to"
+        return features
 
     def forward(self, features: Tensor, logits: Tensor) -> Tensor:
         "u of each row"
-        pruned = binarize(features, self.keep, self.by)
-        return -nn.functional.linear(pruned, self.weight, self.bias).logsumexp(1)
+        shaped = self.shaped(features)
+        return -nn.functional.linear(shaped, self.weight, self.bias).logsumexp(1)
+
+# %% ../../nbs/service/05_export.ipynb #moretwn6
+@twin_of(ReAct)
+class ReActTwin(HeadTwin):
+    "The head on features that are cut"
+    def __init__(self, fitted: ReAct):
+        super().__init__(fitted)
+        self.cut = float(fitted.cut)
+
+    def shaped(self, features: Tensor) -> Tensor: return features.clamp_max(self.cut)
+
+# %% ../../nbs/service/05_export.ipynb #moretwn7
+@twin_of(ASH)
+@twin_of(ASHP)
+@twin_of(ASHS)
+class ASHTwin(HeadTwin):
+    "The head on binarized or pruned features"
+    def __init__(self, fitted: ASH):
+        super().__init__(fitted)
+        d = fitted.weight.shape[1]
+        self.keep = max(1, d - round(d * fitted.percentile / 100))
+        self.prune = fitted._shaped
+
+    def shaped(self, features: Tensor) -> Tensor: return self.prune(features, self.keep)
 
 # %% ../../nbs/service/05_export.ipynb #447f49c0
 @twin_of(Mahalanobis)
@@ -156,6 +183,13 @@ class MahalanobisTwin(nn.Module):
         return (md - md_0 if self.relative else md).float()
 
 # %% ../../nbs/service/05_export.ipynb #c17d8948
+def of_unit_length(features: Tensor) -> Tensor:
+    "Features of length 1, zeros as they are"
+    wide = features.double()  # squares of float32 may overflow float32
+    length = wide.square().sum(1, keepdim=True).sqrt()
+    return (wide / torch.where(length > 0, length, 1)).float()
+
+
 @twin_of(KNN)
 class KNNTwin(nn.Module):
     "Distance to the nearest validation features, all of unit length"
@@ -170,25 +204,63 @@ class KNNTwin(nn.Module):
 
     def forward(self, features: Tensor, logits: Tensor) -> Tensor:
         "u of each row"
-        wide = features.double()  # squares of float32 may overflow float32
-        length = wide.square().sum(1, keepdim=True).sqrt()
-        q = (wide / torch.where(length > 0, length, 1)).float()
+        q = of_unit_length(features)
         square = q.square().sum(1, keepdim=True) + self.length - 2 * q @ self.bank.T
         nearest = square.topk(self.k, 1, largest=False).values.clamp_min(0)
         return nearest[:, -1] if self.distance == "kth" else nearest.sqrt().mean(1)
 
+# %% ../../nbs/service/05_export.ipynb #moretwn9
+@twin_of(NNGuide)
+class NNGuideTwin(KNNTwin):
+    "Minus the energy times the similarity to the nearest rows"
+    def forward(self, features: Tensor, logits: Tensor) -> Tensor:
+        "u of each row"
+        near = (of_unit_length(features) @ self.bank.T).topk(self.k, 1).values.mean(1)
+        return -near * logits.logsumexp(1)
+
+# %% ../../nbs/service/05_export.ipynb #moretwna
+@twin_of(SHE)
+class SHETwin(nn.Module):
+    "How unlike the pattern of its class an input is"
+    patterns: Tensor
+
+    def __init__(self, fitted: SHE):
+        super().__init__()
+        self.metric = fitted.metric
+        self.register_buffer("patterns", fitted.patterns.float().cpu().contiguous())
+
+    def forward(self, features: Tensor, logits: Tensor) -> Tensor:
+        "u of each row"
+        like = self.patterns[logits.argmax(1)]
+        if self.metric == "euclidean": return (features - like).square().sum(1).sqrt()
+        if self.metric == "cosine": return -torch.cosine_similarity(features, like, 1)
+        return -(features * like).sum(1)
+
 # %% ../../nbs/service/05_export.ipynb #moretwn2
+@twin_of(MSP)
 @twin_of(Entropy)
-class EntropyTwin(nn.Module):
-    "The entropy of the softmax"
-    def __init__(self, fitted: Entropy):
+@twin_of(GEN)
+class LogitTwin(nn.Module):
+    "A score of tempered logits, by its own formula"
+    def __init__(self, fitted: LogitScorer):
+        super().__init__()
+        self.tau, self.of = float(fitted.temperature or fitted.tau), fitted._of
+
+    def forward(self, features: Tensor, logits: Tensor) -> Tensor:
+        "u of each row"
+        return self.of(logits / self.tau)
+
+# %% ../../nbs/service/05_export.ipynb #moretwn8
+@twin_of(Energy)
+class EnergyTwin(nn.Module):
+    "Minus the temperature times the log-sum-exp of the tempered logits"
+    def __init__(self, fitted: Energy):
         super().__init__()
         self.tau = float(fitted.temperature or fitted.tau)
 
     def forward(self, features: Tensor, logits: Tensor) -> Tensor:
         "u of each row"
-        log_p = (logits / self.tau).log_softmax(1)
-        return -(log_p.exp() * log_p).sum(1)
+        return -self.tau * (logits / self.tau).logsumexp(1)
 
 # %% ../../nbs/service/05_export.ipynb #moretwn3
 @twin_of(Residual)
@@ -561,17 +633,18 @@ def check_answer(
     answer: Answer,  # of a file
     ranges: list[tuple[Tensor, Tensor]],  # of the original
     plain: Tensor,  # (n, c+1) probabilities of the original
+    most: float = MOST_OFF,  # what it may be off by
 ) -> Agreement:
     "Raise unless a file answers as the original does"
     for name, found, (low, high) in zip(OUTPUTS, answer, ranges):
         found, unit = found.double(), 1 + high.abs() if name == "u" else 1.0
         beyond = torch.maximum(low - found, found - high) / unit
-        if (beyond <= MOST_OFF).all(): continue
+        if (beyond <= most).all(): continue
         row = int(beyond.reshape(len(beyond), -1).amax(1).nan_to_num(math.inf).argmax())
         worst = f"{name} in row {row} of the comparison off by {beyond[row].max().item():.1e}"
-        raise refuse("export", worst, f"{MOST_OFF:g} at most; nothing was written")
+        raise refuse("export", worst, f"{most:g} at most; nothing was written")
     off = (answer[0].double() - plain).abs().amax(1)
-    steps = off > MOST_OFF
+    steps = off > most
     rest = off[~steps]
     return Agreement(len(off), rest.max().item() if len(rest) else 0.0, int(steps.sum()))
 
@@ -655,6 +728,7 @@ def write_compared(
     reference: Tensor | None,  # (m,) scores of validation rows, ascending
     trials: list[Trial],  # the first is the example for the tracer
     note: dict[str, Any],
+    tolerance: float,
 ) -> Agreement:
     "Write a file, run it, and keep it if it agrees"
     if getattr(calibrator, "costs", None) is not None or calibrator.promise is not None:
@@ -667,7 +741,7 @@ def write_compared(
         for inputs, seen in trials:
             ranges = answer_ranges(calibrator, reference, seen)
             plain = calibrator.predict_proba(seen[0]).double()
-            found.append(check_answer(run(*inputs), ranges, plain))
+            found.append(check_answer(run(*inputs), ranges, plain, tolerance))
     rows, off, steps = zip(*found)
     return Agreement(sum(rows), max(off), sum(steps))
 
@@ -691,7 +765,7 @@ def width_of(
     scorer: Scorer,  # fitted
 ) -> int | None:  # None if it uses none
     "How many features a scorer expects"
-    widths = {"mean": 0, "bank": 1, "weight": 1}  # the buffer, and which of its sides
+    widths = {"mean": 0, "bank": 1, "weight": 1, "patterns": 1}  # the buffer, and which of its sides
     for part in scorer.modules():
         for name, side in widths.items():
             if isinstance(held := part._buffers.get(name), Tensor): return held.shape[side]
@@ -704,6 +778,7 @@ def export_calibrator(
     rows: Outputs | None = None,  # real rows, with features, to compare on
     reference: Tensor | None = None,  # scores of validation rows, ascending, for p-values
     about: dict[str, Any] | None = None,  # for the file's note
+    tolerance: float = MOST_OFF,  # what it may be off by in a probability
 ) -> Agreement:
     "Write a calibrator as a file: features and logits in"
     path = check_target(path)
@@ -730,7 +805,7 @@ def export_calibrator(
         rows = Outputs(torch.zeros(1, d), torch.zeros(1, c))
     head, note = Head(calibrator, reference), describe_file(calibrator, about or {})
     trials = head_trials(rows, real)
-    return write_compared(path, head, calibrator, reference, trials, note)
+    return write_compared(path, head, calibrator, reference, trials, note, tolerance)
 
 # %% ../../nbs/service/05_export.ipynb #expfirst
 def first_images(
@@ -776,6 +851,7 @@ def export(
     path: str | Path,  # ends in .onnx, or in .pt2 for torch.export
     data: Any = None,  # images, or `Outputs`, to compare on; None: some of those seen
     backbone: bool = True,  # from images on; or from features and logits
+    tolerance: float = MOST_OFF,  # what it may be off by; half precision may need 0.01
 ) -> Agreement:  # how it compares
     "Write a file that runs without this library, if it answers as this classifier does"
     path, calibrator = check_target(path), clf.ready()
@@ -785,7 +861,7 @@ def export(
     assert clf.reference is not None
     if not backbone:
         rows = real_outputs(clf, data)
-        return export_calibrator(path, calibrator, rows, clf.reference, about)
+        return export_calibrator(path, calibrator, rows, clf.reference, about, tolerance)
     check_weights(clf)
     images, real = real_images(clf, data)
     calibrator, reference = deepcopy(calibrator).cpu(), clf.reference.cpu()
@@ -797,4 +873,4 @@ def export(
     assert net.layer is not None
     whole = Whole(model, net.layer, Head(calibrator, reference), images)
     note = describe_file(calibrator, about | {"preprocess": clf.net.preprocess})
-    return write_compared(path, whole, calibrator, reference, trials, note)
+    return write_compared(path, whole, calibrator, reference, trials, note, tolerance)
