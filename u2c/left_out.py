@@ -358,7 +358,7 @@ class LearnedOdds(Movable):
         odds = self.weight * u.to(self.weight.dtype) + self.intercept
         return torch.cat([f, odds[:, None].to(f.dtype)], 1)
 
-    def decide(self, f: Tensor) -> Tensor:
+    def _choose(self, f: Tensor) -> Tensor:
         "(n,) classes, c for abstaining: the most probable, or with costs the least expensive"
         if self.costs is None: return f.argmax(1)
         wrong, abstain, unknown = self.costs

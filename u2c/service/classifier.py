@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..core import Outputs, own_copy
 from ..guards import check_real, refuse, warn
+from ..guarantee import Promise
 from ..held_out import p_value
 from ..left_out import PARTS, LearnedOdds, LeftOutU2C
 from ..rank import RankU2C
@@ -128,25 +129,30 @@ def backbone_hash(
 # %% ../../nbs/service/01_classifier.ipynb #1573409d
 def _names_of(
     data: Any,  # a loader, perhaps of a data set that knows its classes
-    c: int,  # how many there are
+    model: nn.Module,  # a network, perhaps one of transformers, which knows them, too
     given: Sequence[str] | None = None,  # by the user
 ) -> Sequence[str] | None:
-    "The names of `c` classes, if there are any"
+    "The names of the classes, if there are any"
     names, inner = given, data
     for _ in range(9):  # a subset has its data set inside
         inner = getattr(inner, "dataset", None)
         if names is None: names = getattr(inner, "classes", None)
-    if names is None or len(names) == c: return names
-    found = f"{len(names)} names" + " in the loader's data set" * (given is None)
-    raise refuse("classes", found, f"{c}, as many as the model has logits")
+    told = getattr(getattr(model, "config", None), "id2label", None)
+    if names is not None or not isinstance(told, dict): return names
+    listed = [told[k] for k in sorted(told)]
+    return None if listed[:1] == ["LABEL_0"] else listed  # which nobody has named
 
 # %% ../../nbs/service/01_classifier.ipynb #clfwor02
 def _checked_names(
     names: Sequence[str] | None,
     unknown: str,  # the word for abstaining
+    c: int | None = None,  # how many there are, once that is known
 ) -> list[str] | None:
     "Names of classes, none of which means to abstain"
     checked = None if names is None else list(map(str, names))
+    if checked is not None and c not in (None, len(checked)):
+        found = f"{len(checked)} names"
+        raise refuse("classes", found, f"{c}, as many as the model has logits")
     if unknown not in (checked or ()): return checked
     raise refuse("unknown", f"{unknown!r}, which is a class", "a word that is no class")
 
@@ -165,9 +171,10 @@ class CalibratedNetwork:
         unknown: str = "unknown",  # the word for abstaining
         preprocess: dict[str, Any] | None = None,  # how pictures become tensors, as timm's
         source: str | None = None,  # where the model is from, as `load_pretrained` names it
+        adapt: Callable | None = None,  # makes inputs, or (inputs, labels), of a batch
         **options: Any,  # what else the method takes, such as power, or prior and costs
     ):
-        self.net = Featurizer(model, layer, device, preprocess)
+        self.net = Featurizer(model, layer, device, preprocess, adapt)
         self.calibrator = make_calibrator(method, scorer, alpha, **options)
         self.unknown, self.source = str(unknown), source
         if source is None: self.source = getattr(self.net.model, "about", {}).get("name")
@@ -185,10 +192,11 @@ class CalibratedNetwork:
     ) -> Self:
         "Learn from in-domain images that the network was not trained on"
         net, calibrator = copy(self.net), own_copy(self.calibrator)
+        names = _names_of(data, net.model, self.given)
+        net.words = None if names is None else [*map(str, names), self.unknown]
         va = data if isinstance(data, Outputs) else net.outputs(data, batch, known_only=True)
-        names = _names_of(data, va.n_classes, self.given)
-        classes = _checked_names(names, self.unknown)
-        if net.layer is not None: give_head(calibrator, net.head())
+        classes = _checked_names(names, self.unknown, va.n_classes)
+        if net.layer is not None: give_head(calibrator, net.weights())
         assert (u := calibrator.fit(va).va_scores) is not None
         self.measured = {"validation": realised(calibrator, va, u)}
         self.net, self.calibrator, self.classes = net, calibrator, classes
@@ -210,6 +218,26 @@ class ToldNetwork(CalibratedNetwork):
         new = copy(self)
         new.calibrator, new.measured = moved(self.ready(), alpha, prior, costs), {}
         return new
+
+    def at_most(
+        self,
+        data: Any,  # labelled inputs that the fit has not seen, or `Outputs`
+        error: float = 0.02,  # share of the answers that may be wrong
+        delta: float = 0.05,  # probability that more are
+        base_rate: float | None = None,  # share of unknown inputs; None: as in the data
+        batch: int = 64,
+    ) -> Self:
+        "The same classifier, which declines so much that a promise on its answers holds"
+        model, x, new = self.ready(), data, copy(self)
+        if not isinstance(data, Outputs): x = self.net.outputs(data, batch)
+        new.calibrator = model.at_most(x.to(model.theta.device), error, delta, base_rate)
+        new.measured = {}
+        return new
+
+    @property
+    def promise(self) -> Promise | None:
+        "What was promised on held-out rows by `at_most`, if anything"
+        return self.calibrator.promise
 
     def ready(self) -> Calibrator:
         "The calibrator, once it is fitted"
@@ -259,7 +287,7 @@ def _despite(
     if not (bad := sorted({*seen})): return p
     shown = ", ".join(map(str, bad[:5])) + ", ..." * (len(bad) > 5)
     warn(f"{len(bad)} of {len(p)} rows (row {shown}) cannot be read: they are declined")
-    p[bad] = torch.as_tensor(declined, dtype=p.dtype).to(p)
+    p[bad] = torch.as_tensor(declined, dtype=p.dtype, device=p.device)
     return p
 
 # %% ../../nbs/service/01_classifier.ipynb #2edcf05d
@@ -366,16 +394,19 @@ def _restored(
     tensors: dict[str, Tensor],
     model: nn.Module,
     device: torch.device | str | None,
+    adapt: Callable | None = None,
 ) -> U2CClassifier:
     "A classifier from what `save` wrote"
     names, reference = header["classes"], tensors["reference"]
     _check_parts(header, reference)
     clf = U2CClassifier(
         model, "maxlogit", classes=names, layer=header["layer"], device=device,
-        unknown=header["unknown"], preprocess=header["preprocess"], source=header["source"])
+        unknown=header["unknown"], preprocess=header["preprocess"], source=header["source"],
+        adapt=adapt)
     inner = {k.partition(".")[2]: v for k, v in tensors.items() if k.startswith("calibrator.")}
     clf.calibrator = unpack(header, inner).to(clf.net.home())
-    _names_of(None, int(clf.calibrator.n_classes), names)
+    clf.classes = _checked_names(names, clf.unknown, int(clf.calibrator.n_classes))
+    if names is not None: clf.net.words = [*names, clf.unknown]
     clf.reference, clf.net.ndim = reference.to(clf.net.home()), header["ndim"]
     numbers = lambda found: {str(k): check_real(x, str(k)) for k, x in found.items()}
     clf.measured = {str(k): numbers(v) for k, v in header["measured"].items()}
@@ -389,6 +420,7 @@ def load(
     path: str | Path,
     model: nn.Module | None = None,  # the network; None to build it by its name
     device: torch.device | str | None = None,  # of the outputs; None: where the model is
+    adapt: Callable | None = None,  # as of `U2CClassifier`; no file holds it
 ) -> U2CClassifier:
     "Read a classifier that `save` wrote"
     checked_device(device)
@@ -407,4 +439,4 @@ def load(
         expected = f"{expected}, those that {Path(path).name} was calibrated with"
         raise refuse("model", found, expected, ArtifactError)
     with building(Path(path).name, "a classifier"):
-        return _restored(header, tensors, model, device)
+        return _restored(header, tensors, model, device, adapt)
