@@ -227,7 +227,7 @@ def draw(folder: Path) -> dict:
     clf = U2CClassifier(net, "knn", classes=[str(k) for k in range(8)]).fit((images["va"], labels["va"]))
     va, fitted, tau = clf.outputs((images["va"], labels["va"])), clf.calibrator.scorer, float(clf.calibrator.tau)
     inside, held_out = fitted.score(va), KNN().fit_held_out(va, tau)
-    learned = U2CClassifier(net, classes=clf.classes).fit(va)
+    learned = U2CClassifier(net, classes=clf.classes).fit((images["va"], labels["va"]))
     left_out = learned.calibrator
     assert isinstance(left_out, LeftOutU2C) and float(left_out.tau) == tau
     examples = digit_examples(clf, images["te"], labels["te"], unknown)
