@@ -44,7 +44,7 @@ from ..scores.base import Scorer
 from ..scores.combined import Combined, scorers_of
 from ..scores.head import HeadScorer, MaxLogit, give_head
 from .artifact import ArtifactError, pack, read_file, unpack, write_file
-from .classifier import make_calibrator
+from .classifier import make_calibrator, usual_method
 
 if TYPE_CHECKING: from u2c.service.export import Agreement
 
@@ -409,10 +409,11 @@ def save_sklearn(
     "Write a fitted classifier into one file, by skops and without pickle"
     check_is_fitted(clf)
     header, tensors = pack(clf.calibrator_)
-    names = "method", "alpha", "unknown", "prior", "costs"
+    names = "alpha", "unknown", "prior", "costs"
+    method = clf.method or usual_method(clf.scorer)  # which the scorer of a file would not say
     parts = {"estimator": clf.estimator_, "features": clf.features_,
              "classes": clf.classes_, "extended": clf.extended_classes_,
-             "params": {name: getattr(clf, name) for name in names}}
+             "params": {name: getattr(clf, name) for name in names} | {"method": method}}
     content = np.frombuffer(skops_io().dumps(parts), np.uint8).copy()
     write_file(path, "sklearn", header, tensors | {"skops": torch.from_numpy(content)})
 
