@@ -84,9 +84,9 @@ class Counts(NamedTuple):
     let_in: int = 0  # unknown rows that are answered, where their share is stated
     unknown: int = 0  # such rows in all
 
-    def scaled(self, by: float) -> "Counts":
-        "What as many more rows would show, at rates of half a mistake more"
-        grown = lambda k, n: math.ceil((k + 0.5) / (n + 1) * by * n) if n else 0
+    def scaled(self, by: float, more: float = 0.5) -> "Counts":
+        "What `by` times as many rows would show, at rates of half a mistake more"
+        grown = lambda k, n: math.ceil((k + more) / (n + 2 * more) * by * n) if n else 0
         known, unknown = round(by * self.known), round(by * self.unknown)
         wrong, let_in = grown(self.wrong, self.answered), grown(self.let_in, self.unknown)
         return Counts(round(by * self.answered), wrong, known, let_in, unknown)
@@ -144,10 +144,10 @@ def rows_needed(
     base_rate: float | None = None,
 ) -> int | None:  # None: a thousand times as many would not do
     "How many rows would do, if they were such as these"
-    for step in range(1, 81):
-        by = 2 ** (step / 8)
-        if any(holds(found.scaled(by), error, delta, base_rate) for found in cuts):
-            return math.ceil(by * rows)
+    for more in (0.5, 0.0):  # few rows without a mistake promise nothing; they may in time
+        for by in 2 ** (np.arange(1, 81) / 8):
+            if any(holds(found.scaled(by, more), error, delta, base_rate) for found in cuts):
+                return math.ceil(by * rows)
     return None
 
 # %% ../nbs/beyond/09_guarantee.ipynb #d2d7cebd

@@ -262,6 +262,19 @@ def checked_labels(
     check_consistent_length(X, y)
     return y
 
+# %% ../../nbs/service/02_sklearn.ipynb #sklwght1
+def check_weights_of(
+    weight: Any,  # (n,) sample_weight, or None
+    labels: np.ndarray,  # (n,) numbers of classes
+    classes: np.ndarray,  # (c,) labels
+) -> None:
+    "Raise if a class has no weight at all"
+    if weight is None: return
+    total = np.bincount(labels, np.asarray(weight, float), minlength=len(classes))
+    if (total > 0).all(): return
+    found = f"none on class {classes[total.argmin()]!r}"
+    raise refuse("sample_weight", found, "some on each class")
+
 # %% ../../nbs/service/02_sklearn.ipynb #094caf44
 def check_columns(
     estimator: Any,  # fitted
@@ -379,6 +392,7 @@ class AbstainingClassifier(FittedAnswers):
         if frozen: check_is_fitted(estimator)
         classes = estimator.classes_ if frozen else np.unique(y)
         extended, labels = with_unknown(classes, self.unknown), numbered(y, classes)
+        check_weights_of(params.get("sample_weight"), labels, classes)
         estimator.fit(X, y, **params)
         logits = logits_of(estimator, X)
         check_columns(estimator, classes, logits)
