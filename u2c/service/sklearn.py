@@ -487,6 +487,4 @@ expected_failed_checks = {  # for scikit-learn's `check_estimator`
         "wants predict to name the largest of predict_proba; it may abstain instead",
     "check_classifiers_classes":
         "wants all predictions to be classes, and has classes -1 and 1 where -1 is 'unknown'",
-    "check_classifiers_one_label_sample_weights":
-        "wants one class answered everywhere; it may abstain instead",
 }
