@@ -242,12 +242,14 @@ def _check_room(
 def _check_state(
     model: nn.Module,  # loaded
 ) -> None:
-    "Raise if a number is nan, or a temperature, a level or known scores are none"
+    "Raise if a number is nan, or a temperature, a level, a slope or known scores none"
     for name, x in chain(model.named_parameters(), model.named_buffers()):
         last = name.split(".")[-1]
-        if x.isnan().any() or last == "theta" and x.isinf().any():
+        bounded = last in ("theta", "intercept", "odds")
+        if x.isnan().any() or bounded and x.isinf().any():
             raise refuse(name, "nan or inf", "numbers")
-        if last in ("tau", "level") and not (torch.isfinite(x) & (x > 0)).all():
+        positive = last in ("tau", "level") or name == "weight"  # that of learned odds
+        if positive and not (torch.isfinite(x) & (x > 0)).all():
             raise refuse(name, x.tolist(), "a finite number above 0")
         if last not in ("reference", "turns"): continue
         if not (x.numel() and torch.isfinite(x).all() and (x.diff() >= 0).all()):

@@ -274,9 +274,9 @@ def say_calibrated(
 # %% ../../nbs/service/08_command.ipynb #5f40a557
 def calibrate(args: argparse.Namespace) -> int:
     "Calibrate a classifier, and write it into one file"
-    from u2c.service.classifier import METHOD
+    from u2c.service.classifier import usual_method
     from u2c.service.inputs import is_table
-    args.method = args.method or METHOD
+    args.method = args.method or usual_method(args.scorer)
     if (args.max_error is None) != (args.held_out is None):
         raise refused("max-error", "one of two", "--max-error E with --held-out DATA")
     if not Path(args.out).resolve().parent.is_dir():
@@ -593,8 +593,9 @@ def calibrate_options(parser: argparse.ArgumentParser) -> None:
     add("-o", "--out", required=True, metavar="FILE", help="the file to write, such as my.u2c")
     scorers = f"the uncertainty u(x), one of {', '.join(SCORERS)} (default: combined)"
     add("--scorer", default="combined", help=scorers)
-    methods = ("rank", "left-out", "u2c", "u2c_linear", "rc")
-    add("--method", choices=methods, help="how to calibrate (default: as U2CClassifier does)")
+    methods = ("left-out", "rank", "u2c", "u2c_linear", "rc")
+    usual = "how to calibrate (default: left-out with combined, rank with one score)"
+    add("--method", choices=methods, help=usual)
     level_options(parser, 0.95)
     add("--unknown", metavar="WORD", help="to abstain (default: unknown)")
     classes = ("all classes, one a line, in the order of the logits "

@@ -44,7 +44,7 @@ from ..scores.base import Scorer
 from ..scores.combined import Combined, scorers_of
 from ..scores.head import HeadScorer, MaxLogit, give_head
 from .artifact import ArtifactError, pack, read_file, unpack, write_file
-from .classifier import METHOD, make_calibrator
+from .classifier import make_calibrator, usual_method
 
 if TYPE_CHECKING: from u2c.service.export import Agreement
 
@@ -363,7 +363,7 @@ class AbstainingClassifier(FittedAnswers):
         self,
         estimator: Any,  # a classifier; inside a FrozenEstimator if it is fitted already
         scorer: Scorer | str = "combined",  # the epistemic uncertainty u(x), or its name
-        method: str = METHOD,  # or another one that `U2CClassifier` takes
+        method: str | None = None,  # of those that `U2CClassifier` takes
         alpha: float = 0.95,  # share of in-domain rows that is answered
         features: Any = None,  # transformer or function of X; None: what the classifier sees
         unknown: str | int | None = None,  # the label for abstaining; None: "unknown" or -1
@@ -423,10 +423,11 @@ def save_sklearn(
     "Write a fitted classifier into one file, by skops and without pickle"
     check_is_fitted(clf)
     header, tensors = pack(clf.calibrator_)
-    names = "method", "alpha", "unknown", "prior", "costs"
+    names = "alpha", "unknown", "prior", "costs"
+    method = clf.method or usual_method(clf.scorer)  # which the scorer of a file would not say
     parts = {"estimator": clf.estimator_, "features": clf.features_,
              "classes": clf.classes_, "extended": clf.extended_classes_,
-             "params": {name: getattr(clf, name) for name in names}}
+             "params": {name: getattr(clf, name) for name in names} | {"method": method}}
     content = np.frombuffer(skops_io().dumps(parts), np.uint8).copy()
     write_file(path, "sklearn", header, tensors | {"skops": torch.from_numpy(content)})
 
