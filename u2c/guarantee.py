@@ -175,7 +175,8 @@ def at_most(
         check_share(base_rate, "base_rate")
         if unknown is not None: strange = np.asarray(unknown, bool)
         if strange.shape != s.shape or strange.all() or not strange.any():
-            raise refuse("unknown", f"{strange.sum()} of {len(s)} rows", "some for a base rate")
+            found = f"{strange.sum()} of {len(s)} rows"
+            raise refuse("unknown", found, "some for a base rate")
     known = ~strange
     order = np.sort(s[known & (s > 0)])[::-1]  # of known rows that may be answered
     m, parts = len(order), check_whole(cuts, "cuts")
