@@ -289,7 +289,7 @@ def check_columns(
     raise refuse("estimator", found, expected)
 
 # %% ../../nbs/service/02_sklearn.ipynb #sklansw1
-class FittedAnswers(ClassifierMixin, BaseEstimator):
+class PlainAnswers(ClassifierMixin, BaseEstimator):
     "What a fitted classifier answers, and which rows it takes"
     def outputs(
         self,
@@ -317,6 +317,22 @@ class FittedAnswers(ClassifierMixin, BaseEstimator):
         x = self.outputs(X)
         return self.extended_classes_[self.calibrator_.predict(x).numpy()]
 
+    def __sklearn_tags__(self) -> Any:
+        "The estimator's, but where a score reads the very same rows these are to be dense"
+        tags = super().__sklearn_tags__()
+        if not hasattr(self.estimator, "__sklearn_tags__"): return tags
+        inner = deepcopy(get_tags(self.estimator))
+        tags.input_tags = inner.input_tags
+        if inner.classifier_tags is not None: tags.classifier_tags = inner.classifier_tags
+        tags.classifier_tags.multi_label = False  # which some trees are
+        logits_only = self.scorer == "maxlogit" or isinstance(self.scorer, MaxLogit)
+        own = self.features is None and split_pipeline(self.estimator)[0] is None
+        if own and not logits_only: tags.input_tags.sparse = tags.input_tags.allow_nan = False
+        return tags
+
+# %% ../../nbs/service/02_sklearn.ipynb #sklshow1
+class FittedAnswers(PlainAnswers):
+    "What can be shown, promised and exported of answers"
     def confusion(self, X: Any, y: Any, **options: Any) -> Any:
         "scikit-learn's display of answers over labels, with a row and a column for abstaining"
         from sklearn.metrics import ConfusionMatrixDisplay  # type: ignore[import-untyped]
@@ -340,21 +356,9 @@ class FittedAnswers(ClassifierMixin, BaseEstimator):
     def export(self, path: str | Path, X: Any) -> "Agreement":  # X: rows to compare on
         "Write what comes behind the estimator into a file that runs without this library"
         from u2c.service.export import export_calibrator
-        about = {"classes": [*map(str, self.classes_)], "unknown": str(self.extended_classes_[-1])}
+        *names, unknown = map(str, self.extended_classes_)
+        about = {"classes": names, "unknown": unknown}
         return export_calibrator(path, self.calibrator_, self.outputs(X), about=about)
-
-    def __sklearn_tags__(self) -> Any:
-        "The estimator's, but where a score reads the very same rows these are to be dense"
-        tags = super().__sklearn_tags__()
-        if not hasattr(self.estimator, "__sklearn_tags__"): return tags
-        inner = deepcopy(get_tags(self.estimator))
-        tags.input_tags = inner.input_tags
-        if inner.classifier_tags is not None: tags.classifier_tags = inner.classifier_tags
-        tags.classifier_tags.multi_label = False  # which some trees are
-        logits_only = self.scorer == "maxlogit" or isinstance(self.scorer, MaxLogit)
-        own = self.features is None and split_pipeline(self.estimator)[0] is None
-        if own and not logits_only: tags.input_tags.sparse = tags.input_tags.allow_nan = False
-        return tags
 
 # %% ../../nbs/service/02_sklearn.ipynb #a81e361a
 class AbstainingClassifier(FittedAnswers):
