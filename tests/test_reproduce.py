@@ -13,10 +13,7 @@ from pathlib import Path
 import nbformat
 import psutil
 import pytest
-import timm
-import torch
 
-from u2c.bench.imagenet import example_tree
 from u2c.run import reproduce
 from u2c.run.experiment import Config, code_hash, read_records
 from u2c.run.jobs import first_error
@@ -197,19 +194,6 @@ def test_the_report_is_made_anew_when_it_is_not_what_it_should_be(resumed, capsy
     second = again()
     assert second.keys() == first.keys() and is_whole()
     assert {name for name in second if second[name] != first[name]} == {n for n in first if n.startswith(("tables/", "figures/", "report."))}
-
-
-def test_a_name_with_a_slash_is_no_path(tmp_path, capsys):
-    data, out, weights = tmp_path / "data", tmp_path / "out", tmp_path / "test_resnet.pth"
-    lists = example_tree(data, n=12)
-    for path in lists.glob("test_*.txt"): path.unlink()  # two data sets will do
-    torch.save(timm.create_model("test_resnet").state_dict(), weights)
-    given = {"benchmark": "imagenet", "backbones": "timm/test_resnet", "data": data, "weights": weights}
-    assert here(out, **given) == 0, capsys.readouterr().err
-    made = {p.relative_to(out).as_posix() for p in out.rglob("*") if p.is_file()}
-    assert {"timm-test_resnet-seed0/run.ipynb", "tables/timm-test_resnet-u2c.html", "report.ipynb"} <= made
-    assert r"\label{tab:timm-test_resnet-u2c}" in (out / "tables/timm-test_resnet-u2c.tex").read_text()
-    assert set(read_records(out / "records.csv")["backbone"]) == {"timm/test_resnet"}  # there the name is itself
 
 
 IMAGENET = {"benchmark": "imagenet", "data": "."}
