@@ -1,4 +1,4 @@
-"The experiment from the command line, cut down: papermill by itself, runs that are stopped and taken up again, options."
+"The experiment from the command line, cut down: runs that are stopped and taken up again, options. Papermill by itself is in its guide."
 import io
 import json
 import os
@@ -10,27 +10,14 @@ import time
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
-import nbformat
 import psutil
 import pytest
 
 from u2c.run import reproduce
 from u2c.run.experiment import Config, code_hash, read_records
-from u2c.run.jobs import first_error
 
 root = Path(__file__).parent.parent
 SMALL = {"limit": 60, "epochs": 1, "scorers": "maxlogit"}  # one score: what is tested here is not what it is worth
-
-
-def test_papermill_runs_the_notebook_by_itself(tmp_path):
-    out = tmp_path / "out.ipynb"
-    options = [x for k, v in {"backbone": "resnet_small", "benchmark": "small", "limit": 60, "epochs": 1, "resamples": 10}.items() for x in ("-p", k, str(v))]
-    options += ["-y", "scorers: [maxlogit]"]
-    subprocess.run([sys.executable, "-m", "papermill", root / "nbs/experiments/run.ipynb", out, "--no-progress-bar", *options], check=True, capture_output=True, cwd=tmp_path)
-    assert first_error(out) == ""
-    cells = nbformat.read(out, 4).cells
-    assert any("parameters" in c.metadata.get("tags", []) for c in cells) and any("injected-parameters" in c.metadata.get("tags", []) for c in cells)
-    assert any("digits-te" in str(o) for c in cells if c.cell_type == "code" for o in c.outputs)
 
 
 def options(out: Path, **more: object) -> list[str]:
