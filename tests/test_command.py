@@ -273,8 +273,9 @@ def test_a_published_network_by_its_name_in_timm(here, capsys, tmp_path):
     assert len(out.splitlines()) == 24
 
 
-def test_weights_that_cannot_be_downloaded(folder):
-    _, error = run(folder, "calibrate", "--model", "timm/resnet18.a1_in1k", "--data", "va", "-o", "x.u2c", code=2)
+def test_weights_that_cannot_be_downloaded(here, monkeypatch, capsys):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    error = said(capsys, "calibrate", "--model", "timm/resnet18.a1_in1k", "--data", "va", "-o", "x.u2c", code=2).err
     assert "found no way to download the weights of 'timm/resnet18.a1_in1k'" in error
 
 
