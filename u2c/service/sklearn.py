@@ -491,8 +491,4 @@ expected_failed_checks = {  # for scikit-learn's `check_estimator`
         "wants predict to name the largest of predict_proba; it may abstain instead",
     "check_classifiers_classes":
         "wants all predictions to be classes, and has classes -1 and 1 where -1 is 'unknown'",
-    "check_estimators_nan_inf":
-        "fits 10 rows, and knn, a part of the default score, looks for the 10th other row",
-    "check_fit2d_1feature":
-        "fits 10 rows, as above",
 }
