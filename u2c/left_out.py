@@ -457,8 +457,7 @@ class LeftOutU2C(LearnedOdds):
 
     def _fit(self, va: Outputs, u: Tensor, tau: float, theta: float) -> None:
         weight, odds = (1.0, math.nan) if self.shown is None else odds_of(self.shown)
-        top = widen(va.logits.amax(1)) / tau
-        confidence = torch.exp(top - tempered_lse(va.logits, tau))
+        confidence = torch.exp(widen(va.logits.amax(1)) / tau - tempered_lse(va.logits, tau))
         number = lambda v: torch.tensor(v, dtype=torch.float64, device=va.device)
         self.weight, self.odds = number(weight), number(odds)
         self.turns = turning_odds(u, confidence, weight)
