@@ -452,7 +452,7 @@ try: clf.predict(PIL.Image.new("RGB", (9, 9)))
 except ImportError as e: print(e)
 """
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=tmp_path, capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["60", 'timm: found not installed, expected it, for pictures, from pip install "u2c[vision]"'], done.stdout + done.stderr
+    assert done.stdout.splitlines() == ["60", 'timm: found not installed, expected it, for pictures, from pip install "u2c[vision] @ git+https://github.com/u2c/u2c"'], done.stdout + done.stderr
 
 
 def test_pictures_with_labels_in_two_forms_give_the_same():

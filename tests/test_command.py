@@ -297,7 +297,7 @@ def test_the_old_commands_are_there_under_the_new_name(folder):
 def test_a_missing_extra_is_named(folder):
     block = "import sys; sys.modules['timm'] = None; from u2c.service.command import main; main()"
     done = subprocess.run([sys.executable, "-c", block, "predict", "my.u2c", "te"], cwd=folder, env=ENV, capture_output=True, text=True)
-    assert done.returncode == 2 and 'expected it from pip install "u2c[vision]"' in done.stderr, done.stderr
+    assert done.returncode == 2 and 'expected it from pip install "u2c[vision] @ git+https://github.com/u2c/u2c"' in done.stderr, done.stderr
 
 
 def test_a_reader_that_has_seen_enough(folder):

@@ -272,7 +272,7 @@ everything = {{}}
 exec("from u2c import *", everything)
 assert everything["Watch"] is Watch and "AbstainingClassifier" not in everything
 try: u2c.AbstainingClassifier
-except ImportError as e: assert 'expected scikit-learn from pip install "u2c[sklearn]"' in str(e), e
+except ImportError as e: assert 'expected scikit-learn from pip install "u2c[sklearn] @ git+https://github.com/u2c/u2c"' in str(e), e
 else: raise AssertionError("scikit-learn is not there")
 try: u2c.U3C
 except AttributeError as e: print(e)

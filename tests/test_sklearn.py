@@ -398,4 +398,4 @@ def test_a_watch_takes_the_estimator_itself(tmp_path):
 def test_without_scikit_learn_the_extra_is_named():
     code = "import sys; sys.modules['sklearn'] = None\nfrom u2c import *\nassert Watch\nimport u2c.service.sklearn"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert 'found no module sklearn.frozen, expected scikit-learn from pip install "u2c[sklearn]"' in done.stderr.splitlines()[-1]
+    assert 'found no module sklearn.frozen, expected scikit-learn from pip install "u2c[sklearn] @ git+https://github.com/u2c/u2c"' in done.stderr.splitlines()[-1]

@@ -32,6 +32,13 @@ def refuse(
     "The error that names an argument, what was found and what was expected"
     return kind(f"{name}: found {found}, expected {expected}")
 
+# %% ../nbs/paper/00a_guards.ipynb #f1455d0b
+SOURCE = "git+https://github.com/u2c/u2c"
+
+def installing(extra: str) -> str:  # such as "vision"
+    "The command that brings an extra, from the repository"
+    return f'pip install "u2c[{extra}] @ {SOURCE}"'
+
 # %% ../nbs/paper/00a_guards.ipynb #reals001
 def check_real(
     value: float,

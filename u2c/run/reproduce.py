@@ -31,7 +31,7 @@ from ..bench.features import load_tensors
 from ..bench.imagenet import IMAGENET
 from ..bench.small import benchmarks, load_benchmark
 from ..core import Outputs, in_domain_labels
-from ..guards import lock, refuse
+from ..guards import installing, lock, refuse
 from ..plots import figure_1, figure_calibration
 from ..reject import Calibrator
 from .experiment import SCORERS, Config, check_count, describe, finished, fit_methods
@@ -242,7 +242,7 @@ def sweep_module() -> ModuleType:
     "The module for many machines, or which extra to install"
     try: from u2c.run import sweep
     except ModuleNotFoundError as e:
-        remedy = 'it from pip install "u2c[cluster]"'
+        remedy = f"it from {installing('cluster')}"
         raise refuse("executor", f"no module {e.name!r}", remedy) from e
     return sweep
 

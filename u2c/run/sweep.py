@@ -38,7 +38,7 @@ from safetensors.torch import load as tensors_in
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from ..bench.features import extract_files
-from ..guards import refuse
+from ..guards import installing, refuse
 from .experiment import SCORERS, Config, check_code, check_count, code_hash, describe
 from .experiment import extraction, imagenet_lists, placed_network, pooled
 from .experiment import records_csv, write_whole
@@ -257,7 +257,7 @@ def _import_ray(alone: bool = False) -> Any:
     if alone: os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     try: import ray
     except ImportError as e:
-        remedy = 'it from pip install "u2c[cluster]"'
+        remedy = f"it from {installing('cluster')}"
         raise refuse("executor", "no module 'ray'", remedy) from e
     return ray
 
