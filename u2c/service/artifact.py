@@ -33,6 +33,7 @@ from ..rank import RankU2C
 from ..reject import Calibrator, RejectOrClassify
 from ..relabel import RelabelU2C
 from ..scores.base import list_scorers, scorers
+from ..scores.detectors import PytorchOOD
 from ..unified import U2C
 
 # %% ../../nbs/service/03_artifact.ipynb #ab626385
@@ -195,7 +196,7 @@ def class_named(
 ) -> type[Fitted]:
     "The calibrator or the registered scorer whose class has this name"
     list_scorers()  # imports those of the package
-    found = {c.__name__: c for c in scorers.values()} | calibrators
+    found = {c.__name__: c for c in [*scorers.values(), PytorchOOD]} | calibrators
     if name in found: return found[name]
     expected = f"one of {', '.join(sorted(found))}; register_scorer makes another one known"
     raise refuse("class", repr(name), expected, ArtifactError)
