@@ -6,6 +6,7 @@
 __all__ = ['ArrayLike', 'refuse', 'averaged_logits', 'widen', 'seeded', 'warn']
 
 # %% ../nbs/paper/00a_guards.ipynb #grdimp01
+import logging
 import math
 import sys
 import warnings
@@ -277,6 +278,11 @@ def warn(
         level, frame = level + 1, frame.f_back
     warnings.warn(message, stacklevel=level)
 
+# %% ../nbs/paper/00a_guards.ipynb #tellfn01
+def tell(text: str) -> None:
+    "Log what a person should know who waits"
+    logging.getLogger("u2c").warning(text)
+
 # %% ../nbs/paper/00a_guards.ipynb #86d1b3f5
 def lock(
     file: IO[str],
@@ -293,5 +299,5 @@ def lock(
         except BlockingIOError: return False
         except OSError as e:  # some network file systems have no locks
             advice = "see to it that no two commands use the folder"
-            print(f"{file.name}: no lock here ({e.strerror}); {advice}", file=sys.stderr)
+            tell(f"{file.name}: no lock here ({e.strerror}); {advice}")
     return True
