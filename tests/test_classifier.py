@@ -22,7 +22,7 @@ from u2c.service.artifact import ArtifactError, pack, read_file, write_file
 from u2c.service.classifier import U2CClassifier, backbone_hash, load, methods
 from u2c.service.network import Featurizer, find_layer, watched
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # tiny random data draw every warning there is
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # tiny random data draw every warning there is
 
 
 def small_net(seed=0, c=4):

@@ -30,7 +30,7 @@ from u2c.service.inputs import InputError, class_images, find_images, listed_nam
 from u2c.service.inputs import read_picture
 from u2c.service.report import ece_of, share_of
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # tiny data draw every warning there is
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # tiny data draw every warning there is
 ENV = os.environ | {"PYTHONPATH": str(Path(u2c.__file__).parent.parent), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 

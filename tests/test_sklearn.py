@@ -41,7 +41,7 @@ from u2c.service.sklearn import held_out_logits
 from u2c.service.watch import Watch
 from u2c.unified import U2C
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # small data draw every warning there is
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # small data draw every warning there is
 few_neighbours = Combined([MaxLogit(), KNN(k=5), Mahalanobis()])
 
 
