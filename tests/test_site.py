@@ -85,6 +85,15 @@ def test_pages_are_whole(site):
     assert docs.check_site(site) == []
 
 
+def test_language_models_find_every_page(site, builder):
+    if builder == "quarto": return  # what nobody publishes needs no list
+    text = (site / "llms.txt").read_text(encoding="utf-8")
+    assert text.startswith(f"# {WEBSITE['title']}\n\n> {WEBSITE['description']}\n")
+    listed = re.findall(r"^- \[.+?\]\(https://u2c\.github\.io/u2c/(\S+?\.html)\): \S.{10,}$", text, re.M)
+    assert sorted(listed) == sorted(f"{pages.page_of(notebook)}.html" for notebook in SIDEBAR)
+    assert all((site / page).exists() for page in listed)
+
+
 def soup(site: Path, notebook: str) -> BeautifulSoup:
     return docs.parsed(site / f"{pages.page_of(notebook)}.html")
 
