@@ -37,7 +37,11 @@ class PyfuncModel(NamedTuple):
         rows = {k: v if v is None else np.asarray(v) for k, v in model_input.items()}
         return Outputs(rows.get("features"), rows["logits"])
 
-    def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> "pd.DataFrame":
+    def predict(
+        self,
+        model_input: Any,
+        params: Any = None,  # MLflow passes them; there are none
+    ) -> "pd.DataFrame":
         "A row for each input: its probabilities, and the answer"
         import pandas as pd
         model, x = self.served.calibrator, self.outputs(model_input)
@@ -46,7 +50,7 @@ class PyfuncModel(NamedTuple):
         return table.assign(answer=[words[k] for k in model.predict(x).tolist()])
 
 # %% ../../nbs/service/10_pyfunc.ipynb #a3033db7
-def as_images(images: Any) -> torch.Tensor:  # (n, channels, height, width), or as the network is
+def as_images(images: Any) -> torch.Tensor:  # (n, channels, height, width)
     "An array of images, as the network takes them"
     return torch.as_tensor(np.asarray(images, dtype=np.float32))
 
