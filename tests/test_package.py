@@ -30,7 +30,7 @@ notebooks = sorted(p for p in root.glob("nbs/**/*.ipynb") if ".ipynb_checkpoints
 walked = (m.name.removeprefix("u2c.") for m in pkgutil.walk_packages(u2c.__path__, "u2c.") if not m.ispkg)
 every_module = sorted(m for m in walked if not m.split(".")[-1].startswith("_"))
 modules = [m for m in every_module if not m.startswith("study")]  # those in the wheel
-DEV_ONLY = ["nbdev", "fastcore", "execnb", "ghapi", "jupyterlab", "notebook", "ipywidgets", "hypothesis", "pytest", "seaborn"]
+DEV_ONLY = ["nbdev", "fastcore", "execnb", "ghapi", "jupyterlab", "notebook", "ipywidgets", "hypothesis", "pytest"]
 
 
 # What a working copy may hold beside the project.
