@@ -4,7 +4,7 @@ They run on every system and Python with `pip install ".[sklearn]" pytest hypoth
 import sys
 from pathlib import Path
 
-FILES = ["test_golden", "test_warnings", "test_properties", "test_checks", "test_watch", "test_far_away", "test_devices"]
+FILES = ["test_golden", "test_warnings", "test_properties", "test_checks", "test_watch", "test_far_away"]
 
 if __name__ == "__main__":
     import pytest

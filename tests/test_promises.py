@@ -73,6 +73,8 @@ def test_quick_tests_need_no_more_than_their_job_installs():
         tops = {a.name.split(".")[0] for n in nodes if isinstance(n, ast.Import) for a in n.names}
         tops |= {n.module.split(".")[0] for n in nodes if isinstance(n, ast.ImportFrom)}
         assert tops <= allowed, (name, tops - allowed)
+        ours = {n.module for n in nodes if isinstance(n, ast.ImportFrom)}
+        assert not [m for m in ours if m.startswith(("u2c.bench", "u2c.run", "u2c.study"))], name
 
 
 def test_badges_show_workflows_that_there_are():
