@@ -41,7 +41,7 @@ from u2c.bench.backbones import make_backbone
 from u2c.service.network import make_transform
 about = {"input_size": (3, 32, 32), "interpolation": "bilinear", "mean": (0.5,) * 3, "std": (0.5,) * 3, "crop_pct": 1.0, "crop_mode": "center"}
 assert make_transform(about)(Image.new("RGB", (40, 40))).shape == (3, 32, 32)
-assert make_backbone("resnet_small", 8)(torch.rand(2, 1, 16, 16)).shape == (2, 8)
+assert make_backbone("resnet_small", 8)(torch.rand(2, 28, 28)).shape == (2, 8)
 """,
     "pretrained": """
 from u2c.bench.backbones import lite_models, load_pretrained
