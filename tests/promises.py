@@ -44,8 +44,8 @@ assert make_transform(about)(Image.new("RGB", (40, 40))).shape == (3, 32, 32)
 assert make_backbone("resnet_small", 8)(torch.rand(2, 28, 28)).shape == (2, 8)
 """,
     "pretrained": """
-from u2c.bench.backbones import lite_models, load_pretrained
-for name in lite_models: load_pretrained(name)
+from u2c.bench.backbones import load_pretrained
+load_pretrained("efficientnet_lite0")
 """,
     "reproduce": """
 import u2c.plots, u2c.run.experiment, u2c.run.reproduce, u2c.run.tables
