@@ -1,5 +1,4 @@
-"""Build the site into _docs/ from the notebooks and _quarto.yml with Sphinx, for machines without Quarto
-(`make docs` chooses).
+"""Build the site into _docs/ from the notebooks and _quarto.yml with Sphinx: what is tested and what is published.
 
 It stops, and names file and text, at code that does not fit a page, at markup that one builder would not render or
 that leaks, at broken links, missing images, anything fetched from another host, and every warning of Sphinx. The site
@@ -162,6 +161,33 @@ def run_sphinx(src: Path, out: Path, config: dict) -> list[str]:
     return [line for line in text.splitlines() if line.strip()]
 
 
+# ---- for language models that read ----
+
+
+def listed(items: list, nbs: Path, site: str, section: str = "Pages") -> list[str]:
+    "Quarto's sidebar as sections of links, each page with its subtitle"
+    lines, inner = [], []
+    for item in (i if isinstance(i, dict) else {"href": i} for i in items):
+        if "section" in item:
+            inner += listed(item["contents"], nbs, site, item["section"])
+            continue
+        first = next(c for c in nbformat.read(nbs / item["href"], as_version=4).cells if c.cell_type == "markdown")
+        title, _, subtitle = first.source.partition("\n")
+        text = item.get("text", title.lstrip("# "))
+        lines.append(f"- [{text}]({site}/{page_of(item['href'])}.html): {subtitle.strip().lstrip('> ')}")
+    return [f"## {section}", "", *lines, ""] * bool(lines) + inner
+
+
+def write_llms(quarto: dict, nbs: Path, out: Path) -> None:
+    "llms.txt: the site in one page of markdown, what it is and where what stands"
+    cfg, website = get_config(), quarto["website"]
+    site = cfg.doc_host + cfg.doc_baseurl.rstrip("/")
+    head = [f"# {website['title']}", "", f"> {website['description']}", ""]
+    head += [f"Python package, source at {cfg.git_url}. Every page is a notebook that is run by the tests.", ""]
+    lines = head + listed(website["sidebar"]["contents"], nbs, site)
+    (out / "llms.txt").write_text("\n".join(lines), encoding="utf-8")
+
+
 # ---- what came out ----
 
 LEAKS = re.compile(
@@ -263,6 +289,7 @@ def main(
             for line in live.install(nbs / "live", work / "html/live"):
                 print(line)
     redirects.write(nbs, work / "html")
+    write_llms(quarto, nbs, work / "html")
     with step("checks") as why:
         faults += check_site(work / "html")
         why.append("every page parsed, every link, anchor and image followed")
