@@ -428,8 +428,7 @@ class LeftOutU2C(LearnedOdds):
         parts: Sequence[Scorer | str] | Scorer | str = PARTS,  # the scores to choose from
         alpha: float = 0.95,  # share of in-domain data that is answered
         prior: float | None = None,  # share of unknown inputs to expect, in place of alpha
-        # of a wrong answer, an abstention, an answer to an unknown input
-        costs: Sequence[float] | None = None,
+        costs: Sequence[float] | None = None,  # of an error, abstaining, answering unknown
         keep: int | float = 0.5,  # which scores are chosen, see `best_of`
         temperature: str | float = "exact",  # a recipe of `fit_temperature`, or tau itself
         scorer: Scorer | None = None,  # what the parts have become, as a file brings it back
