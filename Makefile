@@ -9,7 +9,7 @@ KEY   := $(shell $(PYTHON) -c "import hashlib, pathlib, sys; \
 	+ sys.version.encode()).hexdigest()[:16])")
 READY := $(VENV)/.ready-$(KEY)
 
-.PHONY: help reproduce test sync docs bench lab setup key clean
+.PHONY: help reproduce test sync docs quarto bench lab setup key clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -29,9 +29,12 @@ test: setup  ## library and README in sync with the notebooks, every notebook, e
 sync: setup  ## export the library, clean the notebooks, write README.md and CONTRIBUTING.md
 	@$(BIN)/python .ci/sync.py
 
+docs: setup  ## the site, in _docs, as it is published
+	@$(BIN)/python .ci/docs.py
+
 # nbdev finds .ci/pages.py, which settings.ini names, by PYTHONPATH. It would write README.md and CONTRIBUTING.md its own way if they looked older than their notebooks.
-docs: setup  ## the site, in _docs: with Quarto where it is installed, otherwise with Sphinx
-	@if command -v quarto >/dev/null; then touch README.md CONTRIBUTING.md && PYTHONPATH="$(CURDIR)/.ci" $(BIN)/nbdev_docs && $(BIN)/python .ci/live.py _docs && $(BIN)/python .ci/redirects.py _docs; else $(BIN)/python .ci/docs.py; fi
+quarto: setup  ## the same pages by Quarto, where it is installed; nobody publishes them
+	@touch README.md CONTRIBUTING.md && PYTHONPATH="$(CURDIR)/.ci" $(BIN)/nbdev_docs && $(BIN)/python .ci/live.py _docs && $(BIN)/python .ci/redirects.py _docs
 
 bench: setup  ## time the fits beside the authors' procedure, the ImageNet track, and a service; writes _runs/bench*.md
 	@$(BIN)/python tests/bench.py

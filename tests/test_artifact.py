@@ -23,7 +23,7 @@ from u2c.service.artifact import ArtifactError, checksum, load_calibrator, pack,
 from u2c.service.artifact import realised, save_calibrator, unpack, write_file
 from u2c.unified import U2C
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # tiny random data draw every warning there is
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # tiny random data draw every warning there is
 quick = settings(max_examples=40, deadline=None, derandomize=True)
 seeds = st.integers(0, 10**6)
 

@@ -30,7 +30,7 @@ from u2c.service.inputs import InputError, class_images, find_images, listed_nam
 from u2c.service.inputs import read_picture
 from u2c.service.report import ece_of, share_of
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # tiny data draw every warning there is
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # tiny data draw every warning there is
 ENV = os.environ | {"PYTHONPATH": str(Path(u2c.__file__).parent.parent), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
@@ -300,7 +300,7 @@ def test_the_old_commands_are_there_under_the_new_name(here, monkeypatch, capsys
 def test_a_missing_extra_is_named(folder):
     block = "import sys; sys.modules['timm'] = None; from u2c.service.command import main; main()"
     done = subprocess.run([sys.executable, "-c", block, "predict", "my.u2c", "te"], cwd=folder, env=ENV, capture_output=True, text=True)
-    assert done.returncode == 2 and 'expected it from pip install "u2c[vision]"' in done.stderr, done.stderr
+    assert done.returncode == 2 and 'expected it from pip install "u2c[vision] @ git+https://github.com/u2c/u2c"' in done.stderr, done.stderr
 
 
 def test_a_reader_that_has_seen_enough(folder):

@@ -59,7 +59,7 @@ def plain():
     return {f: f() for f in (everything, small_networks)}
 
 
-@pytest.mark.filterwarnings("ignore")
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("f", [everything, small_networks])
 def test_default_device_and_type_change_nothing(f, plain, odd_defaults):
     ours = f()
@@ -86,7 +86,7 @@ def with_faiss() -> list[float]:
     return [p for name in ("maxlogit", "mahalanobis", "knn") for p in U2C(name, steps=20).fit(d.va).predict_proba(d.te)[:20, -1].tolist()]
 
 
-@pytest.mark.filterwarnings("ignore")
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_without_faiss_neighbours_are_found_all_the_same():
     a = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True).stdout.split()
     b = with_faiss()

@@ -88,7 +88,7 @@ def test_extraction_takes_the_gpu_where_there_is_one(monkeypatch, tmp_path, ther
 
 
 @pytest.mark.parametrize("name", ["maxlogit", "ash", "mahalanobis", "knn"])
-@pytest.mark.filterwarnings("ignore")
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_what_was_fitted_answers_where_there_is_no_float64(name, monkeypatch):
     from u2c.demo import digits_outputs
 
@@ -115,7 +115,7 @@ def test_fitting_where_there_is_no_float64_says_what_to_do(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["maxlogit", "ash", "mahalanobis", "knn"])
-@pytest.mark.filterwarnings("ignore")
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_evaluation_computes_on_the_gpu_and_brings_answers_to_the_cpu(name, monkeypatch):
     from u2c.demo import digits_outputs
 
@@ -137,7 +137,7 @@ def test_evaluation_computes_on_the_gpu_and_brings_answers_to_the_cpu(name, monk
     assert len(computed) > 20 and {t.device.type for t in computed} == {"cuda"}
 
 
-@pytest.mark.filterwarnings("ignore")
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_evaluation_moves_models_and_data_sets_to_the_device_it_is_told(monkeypatch):
     from u2c.demo import digits_outputs
 

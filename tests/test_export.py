@@ -24,7 +24,7 @@ from u2c.service.command import run_command
 from u2c.service.export import MOST_OFF, OUTPUTS, Head, Whole, answer_ranges, check_answer
 from u2c.service.export import export_calibrator, nudged, read_note, run_file, twins
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # a network of one epoch draws every warning there is
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # a network of one epoch draws every warning there is
 
 FORMATS = (".onnx", ".pt2")
 UNKNOWN = ("held-out", "letters", "textures")

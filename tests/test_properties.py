@@ -17,7 +17,7 @@ from u2c.scores.combined import Combined
 from u2c.temperature import fit_temperature
 from u2c.unified import U2C, mlp_gradient
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # tiny random data draw every warning there is
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # tiny random data draw every warning there is
 quick = settings(max_examples=25, deadline=None, derandomize=True)
 
 

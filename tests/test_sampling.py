@@ -23,7 +23,7 @@ from u2c.service.classifier import U2CClassifier
 from u2c.service.command import run_command
 from u2c.unified import U2C
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # tiny random data draw every warning there is
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # tiny random data draw every warning there is
 NAMES = ("variance", "mutual_information", "chosen_variance")
 quick = settings(max_examples=40, deadline=None, derandomize=True)
 

@@ -41,8 +41,8 @@ def build(project: Path, out: Path, work: Path) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=project, capture_output=True, text=True)
 
 
-def make_docs(project: Path, path: str) -> subprocess.CompletedProcess:
-    "`make docs` in a copy of the project, by this environment, with `path` as PATH"
+def make_quarto(project: Path, path: str) -> subprocess.CompletedProcess:
+    "`make quarto` in a copy of the project, by this environment, with `path` as PATH"
     shutil.copytree(root, project, symlinks=True, ignore=shutil.ignore_patterns(".*cache", ".hypothesis", ".venv", "_*s", "_proc", "_site", "build", "*.egg-info"))
     (project / ".venv/bin").mkdir(parents=True)
     (project / ".venv/bin/nbdev_docs").symlink_to(Path(sys.executable).parent / "nbdev_docs")
@@ -52,7 +52,7 @@ def make_docs(project: Path, path: str) -> subprocess.CompletedProcess:
     (root / "_runs/live").mkdir(parents=True, exist_ok=True)
     (project / "_runs").mkdir()
     (project / "_runs/live").symlink_to(root / "_runs/live")  # networks are trained once
-    return subprocess.run(["make", "-o", "setup", "docs", "VENV=.venv"], cwd=project, env=os.environ | {"PATH": path}, capture_output=True, text=True)
+    return subprocess.run(["make", "-o", "setup", "quarto", "VENV=.venv"], cwd=project, env=os.environ | {"PATH": path}, capture_output=True, text=True)
 
 
 def skip(reason: str) -> None:
@@ -73,7 +73,7 @@ def site(builder, tmp_path_factory):
     if builder == "sphinx":
         done, html = build(root, folder / "html", folder / "work"), folder / "html"
     else:
-        done, html = make_docs(folder / "project", os.environ["PATH"]), folder / "project/_docs"
+        done, html = make_quarto(folder / "project", os.environ["PATH"]), folder / "project/_docs"
     assert done.returncode == 0, done.stdout + done.stderr
     return html
 
@@ -83,6 +83,15 @@ def site(builder, tmp_path_factory):
 
 def test_pages_are_whole(site):
     assert docs.check_site(site) == []
+
+
+def test_language_models_find_every_page(site, builder):
+    if builder == "quarto": return  # what nobody publishes needs no list
+    text = (site / "llms.txt").read_text(encoding="utf-8")
+    assert text.startswith(f"# {WEBSITE['title']}\n\n> {WEBSITE['description']}\n")
+    listed = re.findall(r"^- \[.+?\]\(https://u2c\.github\.io/u2c/(\S+?\.html)\): \S.{10,}$", text, re.M)
+    assert sorted(listed) == sorted(f"{pages.page_of(notebook)}.html" for notebook in SIDEBAR)
+    assert all((site / page).exists() for page in listed)
 
 
 def soup(site: Path, notebook: str) -> BeautifulSoup:
@@ -331,6 +340,7 @@ def test_an_old_address(browser, url, script):
 
 def test_a_click_on_a_title_sorts(tab, url):
     assert tab.goto(f"{url}/{pages.page_of('explanations/scores.ipynb')}.html").ok
+    tab.locator("details:has(#scores-small) > summary").click()
     ways = [("ascending", False), ("descending", True)]
     for column, order in ((1, ways[::-1]), (12, ways)):  # the best first: a high AUROC, a low time
         title = tab.locator(f"#scores-small th >> nth={column}")
@@ -651,7 +661,7 @@ def test_where_quarto_is_installed_nbdev_hands_it_every_page(tmp_path):
     quarto = tmp_path / "bin/quarto"
     quarto.write_text(f'#!/bin/sh\necho "$PWD $*" >> {calls}\nmkdir -p _docs && echo page > _docs/index.html\n')
     quarto.chmod(0o755)
-    done = make_docs(project, f"{quarto.parent}:{os.environ['PATH']}")
+    done = make_quarto(project, f"{quarto.parent}:{os.environ['PATH']}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert calls.read_text().startswith(f"{project}/_proc render") and (project / "_docs/index.html").read_text() == "page\n"
     assert "paper/core.html" in (project / "_docs/core.html").read_text(), "an old address leads nowhere"

@@ -41,7 +41,7 @@ from u2c.service.sklearn import held_out_logits
 from u2c.service.watch import Watch
 from u2c.unified import U2C
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # small data draw every warning there is
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # small data draw every warning there is
 few_neighbours = Combined([MaxLogit(), KNN(k=5), Mahalanobis()])
 
 
@@ -222,7 +222,7 @@ def test_two_rows_of_a_class_are_enough():
 def test_too_few_rows_for_neighbours():
     X, y = blobs(10, 2)
     with pytest.raises(ValueError, match="k: found 10 neighbours among 9 other rows"):
-        AbstainingClassifier(LogisticRegression()).fit(X, y)
+        AbstainingClassifier(LogisticRegression(), "knn").fit(X, y)
 
 
 def test_a_frozen_estimator_may_know_classes_that_validation_lacks_but_not_the_reverse():
@@ -392,4 +392,4 @@ def test_a_watch_takes_the_estimator_itself(tmp_path):
 def test_without_scikit_learn_the_extra_is_named():
     code = "import sys; sys.modules['sklearn'] = None\nfrom u2c import *\nassert Watch\nimport u2c.service.sklearn"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert 'found no module sklearn.frozen, expected scikit-learn from pip install "u2c[sklearn]"' in done.stderr.splitlines()[-1]
+    assert 'found no module sklearn.frozen, expected scikit-learn from pip install "u2c[sklearn] @ git+https://github.com/u2c/u2c"' in done.stderr.splitlines()[-1]

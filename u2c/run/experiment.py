@@ -37,7 +37,7 @@ from ..bench.features import load_shards, load_tensors, mended, save_tensors, wr
 from ..bench.imagenet import IMAGENET, load_list
 from ..bench.small import Split, benchmarks, data_hash, evenly, load_benchmark, user_cache
 from ..core import Outputs, in_domain_labels
-from ..guards import ArrayLike, refuse
+from ..guards import ArrayLike, refuse, tell
 from ..metrics import aupr, auroc, brier, check_probs, confidence_bins, ece, ece_apart, err
 from ..metrics import fpr_at_tpr, nll
 from ..rank import RankU2C
@@ -499,7 +499,7 @@ def imagenet_outputs(
     "What a pretrained network says about ImageNet's data sets, extracted or read back"
     net, lists = placed_network(config), imagenet_lists(config)
     absent = [k for k in IMAGENET if k not in lists]
-    if absent: print(f"not there, and left out: {', '.join(absent)}")
+    if absent: tell(f"not there, and left out: {', '.join(absent)}")
     paths = {
         name: extract_files(net, images, folder / "outputs" / name, **extraction(config, name))
         for name, images in lists.items()}

@@ -31,7 +31,7 @@ from ..bench.features import load_tensors
 from ..bench.imagenet import IMAGENET
 from ..bench.small import benchmarks, load_benchmark
 from ..core import Outputs, in_domain_labels
-from ..guards import lock, refuse
+from ..guards import installing, lock, refuse, tell
 from ..plots import figure_1, figure_calibration
 from ..reject import Calibrator
 from .experiment import SCORERS, Config, check_count, describe, finished, fit_methods
@@ -59,7 +59,7 @@ def run_jobs(
         return finished(c, folders[c]) and (folders[c] / "run.ipynb").exists()
     todo = [c for c in configs if not done(c)]
     before = len(configs) - len(todo)
-    if before: print(f"{before} of {len(configs)} runs were finished before", file=sys.stderr)
+    if before: tell(f"{before} of {len(configs)} runs were finished before")
     return executor({folders[c].name: partial(run_job, c, out) for c in todo}, jobs, "runs")
 
 # %% ../../nbs/run/06_reproduce.ipynb #5db4d0da
@@ -242,7 +242,7 @@ def sweep_module() -> ModuleType:
     "The module for many machines, or which extra to install"
     try: from u2c.run import sweep
     except ModuleNotFoundError as e:
-        remedy = 'it from pip install "u2c[cluster]"'
+        remedy = f"it from {installing('cluster')}"
         raise refuse("executor", f"no module {e.name!r}", remedy) from e
     return sweep
 

@@ -38,7 +38,7 @@ from safetensors.torch import load as tensors_in
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from ..bench.features import extract_files
-from ..guards import refuse
+from ..guards import installing, refuse, tell
 from .experiment import SCORERS, Config, check_code, check_count, code_hash, describe
 from .experiment import extraction, imagenet_lists, placed_network, pooled
 from .experiment import records_csv, write_whole
@@ -257,7 +257,7 @@ def _import_ray(alone: bool = False) -> Any:
     if alone: os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     try: import ray
     except ImportError as e:
-        remedy = 'it from pip install "u2c[cluster]"'
+        remedy = f"it from {installing('cluster')}"
         raise refuse("executor", "no module 'ray'", remedy) from e
     return ray
 
@@ -381,11 +381,11 @@ def on_ray(
     if ours:
         dashboard = _connect(address)
         none = 'none (pip install "ray[default]" brings it)'
-        print(f"Ray's dashboard: {dashboard or none}", file=sys.stderr)
+        tell(f"Ray's dashboard: {dashboard or none}")
     try:
         for lack in _lacking(ray.nodes(), cpus, gpus):
             if address is None: raise lack
-            print(f"{lack}; waiting for one that has it", file=sys.stderr)
+            tell(f"{lack}; waiting for one that has it")
         yield OnRay(cpus, gpus)
     finally:
         if ours: ray.shutdown()
@@ -450,7 +450,7 @@ def run_sweep(
     places = {name: run_place(c) for name, c in runs.items()}
     todo = {name: c for name, c in runs.items() if not is_done(store, places[name])}
     before = len(runs) - len(todo)
-    if before: print(f"{before} of {len(runs)} runs were finished before", file=sys.stderr)
+    if before: tell(f"{before} of {len(runs)} runs were finished before")
     if any(c.benchmark == "imagenet" for c in todo.values()):
         folders = {c: shards_folder(store, c) for c in todo.values()}
         if isinstance(executor, OnRay): share_shards(folders, executor)

@@ -114,10 +114,24 @@ class Mahalanobis(Scorer):
 # %% ../../nbs/paper/03b_distances.ipynb #c0953579
 def nearest_torch(query: Tensor, bank: Tensor, k: int) -> Tensor:  # (n, k), ascending
     "Squared distances to the k nearest rows of `bank`, on any device"
-    middle = bank.mean(0)  # as the origin: what all rows share would cancel, digits and all
-    query, bank = query - middle, bank - middle
-    square = query.square().sum(1, keepdim=True) + bank.square().sum(1) - 2 * query @ bank.T
-    return square.topk(k, 1, largest=False).values.clamp_min(0)
+    middle = bank.mean(0)
+    bank = bank - middle
+    length = bank.square().sum(1)
+    def block(q: Tensor) -> Tensor:
+        q = q - middle
+        square = torch.addmm(length, q, bank.T, alpha=-2)  # but for the length of q
+        near = square.topk(k, 1, largest=False).values
+        return (near + q.square().sum(1, keepdim=True)).clamp_min(0)
+    return torch.cat([block(q) for q in query.split(max(1, 2**25 // len(bank)))])
+
+# %% ../../nbs/paper/03b_distances.ipynb #d85947e0
+FEW = 8  # rows
+
+def one_by_one(query: Tensor, bank: Tensor, k: int) -> Tensor:  # as `nearest_torch`
+    "Squared distances to the k nearest rows of `bank`, without a matrix product"
+    differences = "donot_use_mm_for_euclid_dist"
+    distance = torch.cdist(query, bank, compute_mode=differences)
+    return distance.topk(k, 1, largest=False).values.square()
 
 # %% ../../nbs/paper/03b_distances.ipynb #67197a3f
 def faiss_search() -> Callable[..., Any] | None:  # (query, bank, k) -> squared distances, rows
@@ -133,11 +147,10 @@ def nearest(
     bank: Tensor,  # (m, d) float32
     k: int,  # how many neighbours, at most m
 ) -> Tensor:  # (n, k) squared distances, ascending
-    "`nearest_torch`, by faiss where it can"
+    "The k nearest rows of `bank`, by faiss where it can"
     search = faiss_search() if query.device.type == "cpu" else None
     if search: return torch.from_numpy(search(query.numpy(), bank.numpy(), k)[0]).clamp_min(0)
-    rows = max(1, 2**24 // len(bank))
-    return torch.cat([nearest_torch(q, bank, k) for q in query.split(rows)])
+    return (one_by_one if len(query) < FEW else nearest_torch)(query, bank, k)
 
 # %% ../../nbs/paper/03b_distances.ipynb #ecd4be0f
 def unit_rows(phi: Tensor) -> Tensor:  # (n, d) float32, contiguous

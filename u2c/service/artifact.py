@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ from ..rank import RankU2C
 from ..reject import Calibrator, RejectOrClassify
 from ..relabel import RelabelU2C
 from ..scores.base import list_scorers, scorers
+from ..scores.detectors import PytorchOOD
 from ..unified import U2C
 
 # %% ../../nbs/service/03_artifact.ipynb #ab626385
@@ -198,7 +200,7 @@ def class_named(
 ) -> type[Fitted]:
     "The calibrator or the registered scorer whose class has this name"
     list_scorers()  # imports those of the package
-    found = {c.__name__: c for c in scorers.values()} | calibrators
+    found = {c.__name__: c for c in [*scorers.values(), PytorchOOD]} | calibrators
     if name in found: return found[name]
     expected = f"one of {', '.join(sorted(found))}; register_scorer makes another one known"
     raise refuse("class", repr(name), expected, ArtifactError)
@@ -462,6 +464,17 @@ def _figures_table(
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
+# %% ../../nbs/service/03_artifact.ipynb #cardfm02
+TAGS = ("uncertainty", "calibration", "abstention", "out-of-distribution-detection")
+
+def front_matter(
+    network: str | None = None,  # its source, such as timm/resnet50.a1_in1k
+) -> str:  # YAML between two lines of dashes
+    "What a catalogue of models reads"
+    based = [f"base_model: {network}"] * bool(re.fullmatch(r"timm/[\w.-]+", network or ""))
+    return "\n".join(["---", "library_name: u2c", *based, "tags:",
+        *(f"- {tag}" for tag in TAGS), "---"])
+
 # %% ../../nbs/service/03_artifact.ipynb #2292f18e
 def model_card(
     model: Calibrator,  # fitted
@@ -481,6 +494,7 @@ def model_card(
     shown = ", ".join(escaped(name) for name in classes[:100])
     if len(classes) > 100: shown += f", and {len(classes) - 100} more"
     return "\n\n".join([
+        front_matter(facts.get("network")),
         "# Model card",
         f"A classifier of {c} classes that may answer with none of them. The last of its "
         f"{c + 1} probabilities is that of abstaining{_set_by(model)}.",

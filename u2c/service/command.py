@@ -54,7 +54,8 @@ def needs(
     try: yield
     except ModuleNotFoundError as e:
         if not e.name or e.name.partition(".")[0] == "u2c": raise
-        found, expected = "no such module", f'it from pip install "u2c[{extra}]"'
+        from u2c.guards import installing
+        found, expected = "no such module", f"it from {installing(extra)}"
         raise refused(e.name, found, expected) from e
 
 # %% ../../nbs/service/08_command.ipynb #2d1100b5

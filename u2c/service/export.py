@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import u2c
 from ..core import Outputs, check_fitted, check_outputs
-from ..guards import check_scores, refuse, warn, widen
+from ..guards import check_scores, installing, refuse, warn, widen
 from ..held_out import p_value
 from ..left_out import LeftOutU2C
 from ..rank import RankU2C
@@ -491,7 +491,7 @@ def _needs_onnx() -> Iterator[None]:
     try: yield
     except ImportError as e:
         if (e.name or "").partition(".")[0] not in ("onnx", "onnxscript", "onnxruntime"): raise
-        remedy = 'it, for ONNX, from pip install "u2c[export]"'
+        remedy = f"it, for ONNX, from {installing('export')}"
         raise refuse(str(e.name), "not installed", remedy, ImportError) from e
 
 # %% ../../nbs/service/05_export.ipynb #2ef0280e

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from ..core import Outputs
-from ..guards import as_tensor, check_whole, has_float64, refuse, widen
+from ..guards import as_tensor, check_whole, has_float64, installing, refuse, widen
 
 # %% ../../nbs/service/00_featurizer.ipynb #d875a7b0
 _door = RLock()  # one thread at a time comes or goes
@@ -275,7 +275,7 @@ def make_transform(
     checked = check_preprocess(preprocess)
     try: from timm.data import create_transform
     except ImportError as e:
-        remedy = 'it, for pictures, from pip install "u2c[vision]"'
+        remedy = f"it, for pictures, from {installing('vision')}"
         raise refuse("timm", "not installed", remedy, ImportError) from e
     steps: Any = create_transform(**checked, is_training=False)
     mode = "L" if preprocess["input_size"][0] == 1 else "RGB"

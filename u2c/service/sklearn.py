@@ -6,10 +6,13 @@
 __all__ = ['expected_failed_checks', 'AbstainingClassifier', 'save_sklearn', 'load_sklearn', 'minus_risk', 'minus_cost']
 
 # %% ../../nbs/service/02_sklearn.ipynb #0f8c13d2
+from ..guards import installing
+
 try: import sklearn.frozen  # type: ignore[import-untyped]
 except ModuleNotFoundError as e:
-    missing = f"found no module {e.name}, expected scikit-learn from pip install"
-    raise ModuleNotFoundError(f'{missing} "u2c[sklearn]"', name=e.name) from e
+    expected = f"scikit-learn from {installing('sklearn')}"
+    missing = f"found no module {e.name}, expected {expected}"
+    raise ModuleNotFoundError(missing, name=e.name) from e
 
 # %% ../../nbs/service/02_sklearn.ipynb #8eccc5e7
 import warnings

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..core import Outputs, check_fitted, own_copy
-from ..guards import ArrayLike, check_real, check_scores, check_whole, refuse
+from ..guards import ArrayLike, check_real, check_scores, check_whole, installing, refuse
 from ..guarantee import check_counts, check_share, clopper_pearson
 from ..held_out import p_value
 from ..rank import RankU2C
@@ -634,7 +634,7 @@ def plot_watch(
     "Rate, evidence and p-values, side by side"
     try: import matplotlib.pyplot as plt  # a service needs no figures
     except ModuleNotFoundError as e:
-        expected = 'it from pip install "u2c[reproduce]"'
+        expected = f"it from {installing('reproduce')}"
         raise refuse("plot", f"no {e.name}", expected, ModuleNotFoundError) from e
     rate, report = watch.rate, watch.report()
     if not rate.n: raise refuse("watch", "no rows", "a call of update first")

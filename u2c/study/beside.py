@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ..bench.backbones import one_thread
 from ..core import Outputs, in_domain_labels, own_copy
-from ..guards import ArrayLike, check_labels, refuse, warn, widen
+from ..guards import ArrayLike, check_labels, installing, refuse, warn, widen
 from ..held_out import plain_scores
 from ..metrics import aurc, brier, check_probs, ece, ece_apart, err, nll
 from ..rank import RankU2C
@@ -46,7 +46,7 @@ def package(
     "A module of a package that is there for comparisons alone"
     try: return importlib.import_module(name)
     except ImportError as e:
-        expected = 'its package, as pip install "u2c[beside]" brings'
+        expected = f"its package, as {installing('beside')} brings"
         raise refuse(name, e, expected, ImportError) from e
 
 # %% ../../nbs/study/00_beside.ipynb #0b9d211f
