@@ -187,7 +187,9 @@ def at_most(
     seen: list[Counts] = []
     best = None
     for k in counts[counts > 0].tolist():
-        cut = order[order < order[k - 1]].max(initial=0.0).item()  # ties go together
+        below = order[order < order[k - 1]].max(initial=0.0).item()  # ties go together
+        cut = min(below + 1e-7, (below + order[k - 1].item()) / 2)  # last digits may differ
+        if not below: cut = 0.0
         above = s > cut  # rows as confident as the cut are declined with it
         seen.append(Counts(int((above & known).sum()), int((above & known & bad).sum()),
                            int(known.sum()), int((above & strange).sum()), int(strange.sum())))
