@@ -122,7 +122,8 @@ def table_case(
     if hasattr(last, "coef_") and c > 2:
         head = torch.from_numpy(last.coef_), torch.from_numpy(last.intercept_)
     near = {"left out": said(np.flatnonzero(y == c))}
-    return Case(f"tables-{name}", classifier, split, 0, said(va), said(te), near, far, {}, {}, head)
+    known_rows = said(va), said(te)
+    return Case(f"tables-{name}", classifier, split, 0, *known_rows, near, far, {}, {}, head)
 
 def tables_cases(
     folder: Path,  # that may hold the tables in its folder tables

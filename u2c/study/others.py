@@ -153,7 +153,7 @@ def compare_case(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of thin classes, ties and the like: cases have them
         models = {name: m.fit(case.va) for name, m in methods.items()}
-    cuts = {name: float(what_decides(m, case.te).quantile(alpha)) for name, m in models.items()}
+    cuts = {k: float(what_decides(m, case.te).quantile(alpha)) for k, m in models.items()}
     sets, rows = data_sets(case), []
     wrong = float((case.te.logits.argmax(1) != case.te.labels).double().mean())
     for group in dict.fromkeys(group for group, _ in sets.values()):
