@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = ['OTHERS_METRICS', 'OTHERS', 'CASE', 'scores_that_apply', 'has_energies', 'has_tails', 'contenders', 'Answers',
            'answers', 'row_numbers', 'group_means', 'compare_case', 'benchmark_cases', 'record_cases',
-           'with_best_and_median', 'others_intervals', 'half_by_sources']
+           'with_best_and_median', 'half_unknown', 'others_intervals', 'half_by_sources', 'published_others']
 
 # %% ../../nbs/study/08_others.ipynb #9d82df2d
 import importlib
 import warnings
 from collections.abc import Iterator, Sequence
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +33,7 @@ from ..scores.base import Scorer, make_scorer
 from ..scores.combined import Combined
 from ..scores.head import give_head
 from .beside import OpenMaxScore, losses
-from .shared import mean_interval, replace_records
+from .shared import mean_interval, published, replace_records
 from ..temperature import fit_temperature, tempered_lse
 
 # %% ../../nbs/study/08_others.ipynb #f3514a91
@@ -203,22 +204,40 @@ def record_cases(
         replace_records(pd.concat([names, records], axis=1), out, CASE, digits=4)
         print(f"{case.benchmark}: {case.network}, split {case.split}, seed {case.seed}")
 
-# %% ../../nbs/study/08_others.ipynb #19837623
+# %% ../../nbs/study/08_others.ipynb #0abf0e08
 def with_best_and_median(
     records: pd.DataFrame,
+    group: str = "near-ood",  # of unknown inputs, by which the best one is chosen
 ) -> pd.DataFrame:  # with the methods "rc_best" and "rc_median" in place of the single scores
-    "RC with the score that rejects most of a benchmark's unknown, and the median over scores"
+    "RC with the score that rejects most of a benchmark's group, and the median over scores"
     alone = records["method"].str.startswith("rc_")
     single, rest = records[alone], records[~alone]
     parts = [rest]
     for _, some in single.groupby("benchmark", sort=False):
-        unknown = some[some["group"].str.endswith("ood")]
-        best = unknown.groupby("method")["rejected"].mean().idxmax()
-        parts.append(some[some["method"] == best].assign(method="rc_best", score=best))
+        unknown = some[some["group"] == group]
+        if len(unknown):
+            best = unknown.groupby("method")["rejected"].mean().idxmax()
+            parts.append(some[some["method"] == best].assign(method="rc_best", score=best))
         middle = some.groupby([*CASE, "group"], as_index=False, sort=False)
         numbers = [k for k in (*OTHERS_METRICS, "wrong") if k in some]
         parts.append(middle[numbers].median().assign(method="rc_median"))
     return pd.concat(parts, ignore_index=True)
+
+# %% ../../nbs/study/08_others.ipynb #a76119da
+def half_unknown(
+    records: pd.DataFrame,
+    group: str = "near-ood",
+) -> pd.DataFrame:  # of the group "half " and its name
+    "Equal shares of known rows and of a group's"
+    keys = [*CASE, "method"]
+    known, unknown = (records[records["group"] == g] for g in ("in-domain", group))
+    both = known.merge(unknown, on=keys, suffixes=("", "_unknown")).assign(group=f"half {group}")
+    for m in OTHERS_METRICS:
+        both[m] = (both[m] + both.pop(f"{m}_unknown")) / 2
+        for se in (f"{m}_se", f"{m}_change_se"):
+            if se in both: both[se] = np.hypot(both[se], both.pop(f"{se}_unknown")) / 2
+    if "sources" in both: both["sources"] = both[["sources", "sources_unknown"]].min(axis=1)
+    return both[[k for k in both if not k.endswith("_unknown")]]
 
 # %% ../../nbs/study/08_others.ipynb #cbe68769
 def others_intervals(
@@ -231,7 +250,8 @@ def others_intervals(
     check_name("metric", metric, OTHERS_METRICS)
     some, rows = records[records["group"] == group], []
     for benchmark, own in some.groupby("benchmark", sort=False):
-        wide = own.pivot_table(metric, ["network", "split"], "method", sort=False)
+        drawn = "split" if own["split"].nunique() > 1 else "seed"
+        wide = own.pivot_table(metric, ["network", drawn], "method", sort=False)
         if against: wide = wide.sub(wide[against], axis=0)
         sourced = "sources" in own and own["sources"].notna().all()
         means = wide.stack().rename_axis(["backbone", "seed", "method"]).to_frame(metric)
@@ -254,3 +274,10 @@ def half_by_sources(
     if column not in records or records[column].isna().any(): return np.inf
     if against not in (None, "softmax"): return np.inf
     return float(stdtrit(records["sources"].min() - 1, .975) * records[column].mean())
+
+# %% ../../nbs/study/08_others.ipynb #3b94ab1b
+def published_others() -> pd.DataFrame:
+    "The records of all benchmarks that others made, as the page reads them"
+    with as_file(files("u2c") / "study/data") as folder:
+        names = sorted(p.stem for p in folder.glob("records_others_*.csv"))
+    return pd.concat([published(name) for name in names], ignore_index=True)
