@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['OTHERS_METRICS', 'OTHERS', 'CASE', 'scores_that_apply', 'has_energies', 'has_tails', 'contenders', 'Answers',
-           'answers', 'row_numbers', 'group_means', 'compare_case', 'benchmark_cases', 'record_cases',
-           'with_best_and_median', 'half_unknown', 'others_intervals', 'half_by_sources', 'published_others']
+           'answers', 'row_numbers', 'group_means', 'compare_case', 'benchmark_cases', 'record_cases', 'half_unknown',
+           'cut_case', 'with_best_and_median', 'others_intervals', 'half_by_sources', 'published_others']
 
 # %% ../../nbs/study/08_others.ipynb #9d82df2d
 import importlib
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ..bench.backbones import one_thread
-from ..bench.cases import Case, check_case, data_sets
+from ..bench.cases import Case, check_case, data_sets, load_case
 from ..core import Outputs, in_domain_labels, own_copy
 from ..guards import check_labels
 from ..left_out import PARTS, LeftOutU2C, head_from
@@ -204,6 +204,32 @@ def record_cases(
         replace_records(pd.concat([names, records], axis=1), out, CASE, digits=4)
         print(f"{case.benchmark}: {case.network}, split {case.split}, seed {case.seed}")
 
+# %% ../../nbs/study/08_others.ipynb #a76119da
+def half_unknown(
+    records: pd.DataFrame,
+    group: str = "near-ood",
+) -> pd.DataFrame:  # of the group "half " and its name
+    "Equal shares of known rows and of a group's"
+    keys = [*CASE, "method"]
+    known, unknown = (records[records["group"] == g] for g in ("in-domain", group))
+    both = known.merge(unknown, on=keys, suffixes=("", "_unknown")).assign(group=f"half {group}")
+    for m in OTHERS_METRICS:
+        both[m] = (both[m] + both.pop(f"{m}_unknown")) / 2
+        for se in (f"{m}_se", f"{m}_change_se"):
+            if se in both: both[se] = np.hypot(both[se], both.pop(f"{se}_unknown")) / 2
+    if "sources" in both: both["sources"] = both[["sources", "sources_unknown"]].min(axis=1)
+    return both[[k for k in both if not k.endswith("_unknown")]]
+
+# %% ../../nbs/study/08_others.ipynb #e6be050d
+def cut_case(
+    name: str,  # "cifar10" or "tables"
+) -> Case:
+    "Some rows of a real case"
+    with as_file(files("u2c") / "study/data") as folder:
+        there = sorted(p.stem.removeprefix("cut_") for p in folder.glob("cut_*.safetensors"))
+        check_name("name", name, there)
+        return load_case(folder / f"cut_{name}.safetensors")
+
 # %% ../../nbs/study/08_others.ipynb #0abf0e08
 def with_best_and_median(
     records: pd.DataFrame,
@@ -222,22 +248,6 @@ def with_best_and_median(
         numbers = [k for k in (*OTHERS_METRICS, "wrong") if k in some]
         parts.append(middle[numbers].median().assign(method="rc_median"))
     return pd.concat(parts, ignore_index=True)
-
-# %% ../../nbs/study/08_others.ipynb #a76119da
-def half_unknown(
-    records: pd.DataFrame,
-    group: str = "near-ood",
-) -> pd.DataFrame:  # of the group "half " and its name
-    "Equal shares of known rows and of a group's"
-    keys = [*CASE, "method"]
-    known, unknown = (records[records["group"] == g] for g in ("in-domain", group))
-    both = known.merge(unknown, on=keys, suffixes=("", "_unknown")).assign(group=f"half {group}")
-    for m in OTHERS_METRICS:
-        both[m] = (both[m] + both.pop(f"{m}_unknown")) / 2
-        for se in (f"{m}_se", f"{m}_change_se"):
-            if se in both: both[se] = np.hypot(both[se], both.pop(f"{se}_unknown")) / 2
-    if "sources" in both: both["sources"] = both[["sources", "sources_unknown"]].min(axis=1)
-    return both[[k for k in both if not k.endswith("_unknown")]]
 
 # %% ../../nbs/study/08_others.ipynb #cbe68769
 def others_intervals(
