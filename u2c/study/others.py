@@ -212,7 +212,8 @@ def half_unknown(
     "Equal shares of known rows and of a group's"
     keys = [*CASE, "method"]
     known, unknown = (records[records["group"] == g] for g in ("in-domain", group))
-    both = known.merge(unknown, on=keys, suffixes=("", "_unknown")).assign(group=f"half {group}")
+    both = known.merge(unknown, on=keys, suffixes=("", "_unknown"))
+    both["group"] = f"half {group}"
     for m in OTHERS_METRICS:
         both[m] = (both[m] + both.pop(f"{m}_unknown")) / 2
         for se in (f"{m}_se", f"{m}_change_se"):
