@@ -27,8 +27,8 @@ reproduce = vision + sklearn + lines("reproduce_requirements")
 beside = reproduce + lines("beside_requirements")
 extras = {"vision": vision, "sklearn": sklearn, "pretrained": vision + weights, "reproduce": reproduce, "beside": beside}
 extras |= {"export": vision + lines("export_requirements"), "cluster": reproduce + lines("cluster_requirements"),
-           "words": reproduce + lines("words_requirements"), "real": reproduce + lines("real_requirements")}
-everything = list(dict.fromkeys(r for name, listed in extras.items() if name != "pretrained" for r in listed))
+           "words": reproduce + lines("words_requirements"), "real": beside + weights + lines("real_requirements")}
+everything = list(dict.fromkeys(r for name, listed in extras.items() if name != "pretrained" for r in listed if r not in weights))
 
 setup(
     name=cfg["lib_name"],

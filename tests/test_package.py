@@ -111,7 +111,7 @@ def test_no_study_is_installed_or_missed(built, wheel):
 
 # ---- requirements ----
 
-EXTRAS = ("vision", "sklearn", "pretrained", "reproduce", "beside", "export", "cluster", "words", "dev")
+EXTRAS = ("vision", "sklearn", "pretrained", "reproduce", "beside", "export", "cluster", "words", "real", "dev")
 # What calibrating needs: these are imported by `pip install u2c` alone, without any extra.
 LIGHT = [
     *"core guards metrics temperature held_out reject unified rank relabel regions lemmas sequences checks demo".split(),
@@ -127,6 +127,7 @@ COMMANDS_AND_KERNELS = {
     "mapie": "u2c.study.beside imports it by a name that it is given",
     "pytorch-ood": "as the last one",
     "pyspellchecker": "u2c.bench.words reads its files",
+    "rdata": "u2c.bench.tables imports it by a name that it is given",
 }
 TOOLS = {
     "jupyterlab": "make lab",

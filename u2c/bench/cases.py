@@ -101,7 +101,8 @@ def case_tensors(
     "A case as a file of tensors has it"
     short = lambda x: x.to(kind) if x.is_floating_point() else x.clone()
     sets = {f"{group}/{name}": x for name, (group, x) in data_sets(case).items()}
-    found = {f"{place}/{part}": short(x) for place, outputs in ({"va/va": case.va} | sets).items()
+    places = {"va/va": case.va} | sets
+    found = {f"{place}/{part}": short(x) for place, outputs in places.items()
              for part, x in outputs.parts().items()}
     found |= {f"sources/{name}": x for name, x in case.sources.items()}
     if case.head is not None:
