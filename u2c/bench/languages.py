@@ -125,10 +125,11 @@ def write_languages(folder: Path, out: Path) -> None:
     rows = drawn_articles(found, labels)
     logits = langid_logits([text for *_, text in rows])
     top = logits.amax(1)
+    below = (logits - top[:, None]).clamp_min(-60_000)  # half precision goes no further
     about = {"labels": labels, "codes": [c for c, *_ in rows],
              "languages": {d.code: d.language for d in found},
              "letters": {d.code: letters_of(" ".join(d.articles)) for d in found}}
-    save_tensors(out, {"logits": (logits - top[:, None]).half(), "top": top}, about)
+    save_tensors(out, {"logits": below.half(), "top": top}, about)
 
 # %% ../../nbs/bench/10_languages.ipynb #433d4d3f
 class SavedLanguages(NamedTuple):
