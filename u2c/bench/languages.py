@@ -7,7 +7,7 @@ __all__ = ['VARIETIES', 'Declaration', 'declaration', 'declarations', 'letters_o
            'drawn_articles', 'write_languages', 'SavedLanguages', 'saved_languages', 'halves', 'languages_case',
            'languages_cases']
 
-# %% ../../nbs/bench/10_languages.ipynb #339a8b02
+# %% ../../nbs/bench/10_languages.ipynb #0e16f612
 import json
 import math
 import re
@@ -30,7 +30,7 @@ from .features import save_tensors
 from ..core import Outputs
 from ..guards import refuse
 
-# %% ../../nbs/bench/10_languages.ipynb #1d9dd16b
+# %% ../../nbs/bench/10_languages.ipynb #6c3161f2
 class Declaration(NamedTuple):
     "The declaration in one language"
     code: str  # of the file
@@ -49,7 +49,7 @@ def declaration(
     language = tag.group(1).split("-")[0].lower() if tag else ""
     return Declaration(code, language, [t for t in texts if t])
 
-# %% ../../nbs/bench/10_languages.ipynb #08569334
+# %% ../../nbs/bench/10_languages.ipynb #7a0ff7be
 VARIETIES = """als azb bik bjn cat ckb cjy cnr fuf gan gn gnw hak hau hsn min nan nb quh qug qul
     quy qva qvc qvh qvm qvn qwh qxn qxu und zlm""".split()
 
@@ -64,13 +64,13 @@ def declarations(
     found = [declaration(p.read_text(encoding="utf-8"), p.stem) for p in pages]
     return [d for d in found if len(d.articles) >= 10 and d.language not in VARIETIES]
 
-# %% ../../nbs/bench/10_languages.ipynb #9b99bc6e
+# %% ../../nbs/bench/10_languages.ipynb #bd68852c
 def letters_of(text: str) -> str:
     "The script that most letters of a text are of"
     names = (unicodedata.name(c, "").split(" ")[0] for c in text if c.isalpha())
     return Counter(names).most_common(1)[0][0]
 
-# %% ../../nbs/bench/10_languages.ipynb #1a905a64
+# %% ../../nbs/bench/10_languages.ipynb #d5f924bc
 def identifier() -> Any:
     "py3langid's model"
     try: from py3langid.langid import MODEL_FILE, LanguageIdentifier
@@ -83,7 +83,7 @@ def as_bytes_of(text: str) -> bytes:
     "A text as py3langid reads it"
     return unicodedata.normalize("NFC", text.lower() if text.isupper() else text).encode()
 
-# %% ../../nbs/bench/10_languages.ipynb #2f7c4059
+# %% ../../nbs/bench/10_languages.ipynb #63167ed1
 def langid_labels() -> list[str]:
     "The languages that py3langid names"
     return identifier().labels
@@ -101,12 +101,12 @@ def langid_logits(texts: Sequence[str]) -> Tensor:  # (n, 140)
         rows.append(row)
     return torch.from_numpy(np.stack(rows)).float()
 
-# %% ../../nbs/bench/10_languages.ipynb #779963ac
+# %% ../../nbs/bench/10_languages.ipynb #8ee7ffbf
 def language_data() -> Path:
     "Where the outputs are: in a clone, outside the wheel"
     return Path(str(files("u2c"))) / "study/data/languages_outputs.safetensors"
 
-# %% ../../nbs/bench/10_languages.ipynb #17f3c231
+# %% ../../nbs/bench/10_languages.ipynb #5d30667c
 def drawn_articles(
     found: Sequence[Declaration],
     labels: Sequence[str],
@@ -125,12 +125,13 @@ def write_languages(folder: Path, out: Path) -> None:
     rows = drawn_articles(found, labels)
     logits = langid_logits([text for *_, text in rows])
     top = logits.amax(1)
+    below = (logits - top[:, None]).clamp_min(-60_000)  # half precision goes no further
     about = {"labels": labels, "codes": [c for c, *_ in rows],
              "languages": {d.code: d.language for d in found},
              "letters": {d.code: letters_of(" ".join(d.articles)) for d in found}}
-    save_tensors(out, {"logits": (logits - top[:, None]).half(), "top": top}, about)
+    save_tensors(out, {"logits": below.half(), "top": top}, about)
 
-# %% ../../nbs/bench/10_languages.ipynb #cace946e
+# %% ../../nbs/bench/10_languages.ipynb #433d4d3f
 class SavedLanguages(NamedTuple):
     "What is saved of all articles"
     logits: Tensor  # (n, 140)
@@ -150,7 +151,7 @@ def saved_languages() -> SavedLanguages:
         logits = f.get_tensor("logits").float() + f.get_tensor("top")[:, None]
     return SavedLanguages(logits, *(about[k] for k in SavedLanguages._fields[1:]))
 
-# %% ../../nbs/bench/10_languages.ipynb #d52be532
+# %% ../../nbs/bench/10_languages.ipynb #dd1f8c7d
 def halves(
     codes: Sequence[str],  # of the declaration of each article
     split: int,
@@ -191,7 +192,7 @@ def languages_cases(
     saved = saved_languages()
     yield from (languages_case(saved, split) for split in range(5))
 
-# %% ../../nbs/bench/10_languages.ipynb #6437511f
+# %% ../../nbs/bench/10_languages.ipynb #3989395c
 if __name__ == "__main__" and "__file__" in globals():
     if len(sys.argv) != 2: sys.exit("python -m u2c.bench.languages FOLDER, with udhr in it")
     write_languages(Path(sys.argv[1]), language_data())
