@@ -180,9 +180,6 @@ def compare_case(
 OTHERS = {  # benchmark -> module, which has a function of the benchmark's name and _cases
     "cifar10": "u2c.bench.cifar",
     "tables": "u2c.bench.tables",
-    "files": "u2c.bench.files",
-    "sentences": "u2c.bench.sentences",
-    "languages": "u2c.bench.languages",
 }
 
 def benchmark_cases(
@@ -245,8 +242,10 @@ def with_best_and_median(
     parts = [rest]
     for _, some in single.groupby("benchmark", sort=False):
         unknown = some[some["group"] == group]
+        by_method = unknown.groupby("method")["rejected"]
+        everywhere = by_method.size() == len(unknown[[*CASE]].drop_duplicates())
         if len(unknown):
-            best = unknown.groupby("method")["rejected"].mean().idxmax()
+            best = by_method.mean()[everywhere].idxmax()
             parts.append(some[some["method"] == best].assign(method="rc_best", score=best))
         middle = some.groupby([*CASE, "group"], as_index=False, sort=False)
         numbers = [k for k in (*OTHERS_METRICS, "wrong") if k in some]
@@ -267,6 +266,7 @@ def others_intervals(
         drawn = "split" if own["split"].nunique() > 1 else "seed"
         wide = own.pivot_table(metric, ["network", drawn], "method", sort=False)
         if against: wide = wide.sub(wide[against], axis=0)
+        else: wide = wide.dropna(axis=1)  # a method that some networks lack is not beside them
         sourced = "sources" in own and own["sources"].notna().all()
         means = wide.stack().rename_axis(["backbone", "seed", "method"]).to_frame(metric)
         mean, half = mean_interval(means)
