@@ -272,7 +272,9 @@ def others_intervals(
         mean, half = mean_interval(means)
         for method in mean.index:
             width = half.at[method, metric]
-            if sourced: width = half_by_sources(own[own["method"] == method], metric, against)
+            if sourced:
+                over_rows = half_by_sources(own[own["method"] == method], metric, against)
+                width = max(over_rows, width if np.isfinite(width) else 0)
             rows.append((benchmark, method, mean.at[method, metric], width))
     found = pd.DataFrame(rows, columns=["benchmark", "method", "mean", "half"])
     return found.set_index(["benchmark", "method"])
