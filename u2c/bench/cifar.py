@@ -198,10 +198,11 @@ def frozen_features(
     steps = net.transform.transforms[-1].transforms[-1]  # type: ignore[attr-defined]
     mean, std = (torch.as_tensor(v)[:, None, None] for v in (steps.mean, steps.std))
     net, parts = net.to(memory_format=torch.channels_last), []
+    size = ENLARGED, ENLARGED
     with one_thread(), torch.no_grad():
         for x in torch.from_numpy(images).split(batch):
             x = x.permute(0, 3, 1, 2).float() / 255
-            x = interpolate(x, size=(ENLARGED, ENLARGED), mode="bicubic", antialias=True).clamp(0, 1)
+            x = interpolate(x, size=size, mode="bicubic", antialias=True).clamp(0, 1)
             x = ((x - mean) / std).contiguous(memory_format=torch.channels_last)
             parts.append(net.features(x).half())
     return torch.cat(parts)
@@ -273,10 +274,10 @@ def frozen_case(
     labels = {k: renumbered(torch.from_numpy(x.labels), known) for k, x in parts.items()}
     c, wide = len(known), {k: x.float() for k, x in features.items()}
     rows = labels["train"] < c
-    net = train_head(wide["train"][rows], labels["train"][rows], hidden, seed)
+    body, last = train_head(wide["train"][rows], labels["train"][rows], hidden, seed)
     def said(part: str, rows: Any = slice(None)) -> Outputs:
-        with one_thread(): phi = net[0](wide[part][rows])
-        return Outputs(phi, net[1](phi), labels[part][rows])
+        with one_thread(): phi = body(wide[part][rows])
+        return Outputs(phi, last(phi), labels[part][rows])
     va, te = (torch.from_numpy(r) for r in va_and_te(parts["test"].labels))
     te_known = labels["test"][te] < c
     near = {} if te_known.all() else {"left out": said("test", te[~te_known])}
@@ -285,7 +286,7 @@ def frozen_case(
         shift = kind == "covariate-shift"
         return {k: said(k, labels[k] < c if shift else slice(None)) for k in those}
     near, far, shifted = near | group("near-ood"), group("far-ood"), group("covariate-shift")
-    head = net[1].weight.clone(), net[1].bias.clone()
+    head = torch.as_tensor(last.weight).clone(), torch.as_tensor(last.bias).clone()
     return Case("cifar10", network, split, seed, said("test", va[labels["test"][va] < c]),
                 said("test", te[te_known]), near, far, shifted, {}, head)
 

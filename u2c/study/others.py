@@ -141,7 +141,8 @@ def records_of_group(
     first = group_means(by_method["softmax"], weights)[1]
     for method, found in by_method.items():
         mean, draws = group_means(found, weights)
-        row: dict[str, float | str] = {"method": method} | dict(zip(OTHERS_METRICS, mean))
+        row: dict[str, float | str] = {"method": method}
+        row.update(zip(OTHERS_METRICS, mean.tolist()))
         if draws is not None and first is not None:
             for i, m in enumerate(OTHERS_METRICS):
                 row[f"{m}_se"] = standard_error(draws[:, i], sources)
@@ -166,14 +167,15 @@ def compare_case(
         told = {k: answers(m, x) for k, (_, x) in sets.items()}
         cut = float(told["te"].decides.quantile(alpha))
         numbers[name] = {k: row_numbers(told[k], x, cut) for k, (_, x) in sets.items()}
-    wrong = float((case.te.logits.argmax(1) != case.te.labels).double().mean())
+    mistaken = case.te.logits.argmax(1) != in_domain_labels(case.te)
+    wrong = float(mistaken.double().mean())
     for group in dict.fromkeys(group for group, _ in sets.values()):
         own = [k for k, (g, _) in sets.items() if g == group]
         said = {name: {k: found[k] for k in own} for name, found in numbers.items()}
         given = {k: case.sources[k].numpy() for k in own if k in case.sources}
         weights = {k: resample_weights(s, resamples) for k, s in given.items()}
         count = min((len(np.unique(s)) for s in given.values()), default=0)
-        rows += [{"group": group} | row for row in records_of_group(said, weights, count)]
+        rows += [row | {"group": group} for row in records_of_group(said, weights, count)]
     return pd.DataFrame(rows).assign(wrong=wrong)
 
 # %% ../../nbs/study/08_others.ipynb #3fc601e8
