@@ -450,7 +450,7 @@ def as_library(said: dict, content: bytes):
     "The page's answer is the library's, from the same bytes"
     seen, outputs = live.file_outputs([content])
     assert np.array_equal(said["input"], seen[0])
-    near(said["logits"], outputs.logits[0])
+    near(said["logits"], outputs.logits[0], 1e-3)
     near(said["probs"], ranks_of_files().predict_proba(outputs)[0])
 
 
@@ -493,7 +493,7 @@ def test_magika_itself_is_quoted_rightly(dropped):
         said = settled(dropped, "file", lambda: dropped.locator("input[type=file]").set_input_files(given(name, content)))["magika"]
         result = magika.identify_bytes(content)
         assert said["answer"] == str(result.output.label), name
-        near(said["p"], result.score)
+        near(said["p"], result.score, 0.02)  # of a short file its own number depends on the machine: see 08_files
 
 
 def test_a_file_that_is_dropped_and_one_that_is_too_short(dropped):

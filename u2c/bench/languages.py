@@ -96,6 +96,7 @@ def langid_logits(texts: Sequence[str]) -> Tensor:  # (n, 140)
     for text in map(as_bytes_of, texts):
         row = np.full(len(place), -np.inf)
         raw = model._raw_score(text) / math.sqrt(len(text))
+        if raw.max() < -1e37: raw = np.zeros_like(raw)  # nothing in it that it has ever seen
         for label, score in zip(model.nb_classes, raw.astype(float)):
             row[place[label]] = np.logaddexp(row[place[label]], score)
         rows.append(row)
