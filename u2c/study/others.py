@@ -250,7 +250,7 @@ def with_best_and_median(
             best = by_method.mean()[everywhere].idxmax()
             parts.append(some[some["method"] == best].assign(method="rc_best", score=best))
         middle = some.groupby([*CASE, "group"], as_index=False, sort=False)
-        numbers = [k for k in (*OTHERS_METRICS, "wrong") if k in some]
+        numbers = [k for k in some.select_dtypes("number") if k not in CASE]  # errors as well
         parts.append(middle[numbers].median().assign(method="rc_median"))
     return pd.concat(parts, ignore_index=True)
 
@@ -269,14 +269,12 @@ def others_intervals(
         wide = own.pivot_table(metric, ["network", drawn], "method", sort=False)
         if against: wide = wide.sub(wide[against], axis=0)
         else: wide = wide.dropna(axis=1)  # a method that some networks lack is not beside them
-        sourced = "sources" in own and own["sources"].notna().all()
         means = wide.stack().rename_axis(["backbone", "seed", "method"]).to_frame(metric)
         mean, half = mean_interval(means)
         for method in mean.index:
             width = half.at[method, metric]
-            if sourced:
-                over_rows = half_by_sources(own[own["method"] == method], metric, against)
-                width = max(over_rows, width if np.isfinite(width) else 0)
+            over_rows = half_by_sources(own[own["method"] == method], metric, against)
+            if np.isfinite(over_rows): width = max(over_rows, np.nan_to_num(width, posinf=0))
             rows.append((benchmark, method, mean.at[method, metric], width))
     found = pd.DataFrame(rows, columns=["benchmark", "method", "mean", "half"])
     return found.set_index(["benchmark", "method"])
