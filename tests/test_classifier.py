@@ -361,7 +361,7 @@ def test_files_that_are_no_pictures_are_declined_beside_the_others(bad, tmp_path
     with pytest.raises(OSError): clf.predict_proba(paths)
     with pytest.warns(UserWarning, match=rf"{len(bad)} of 4 rows \(row {bad[0]}.*cannot be read"): after = clf.predict_proba(paths, batch=2, on_bad="unknown")
     for i in range(4): assert torch.equal(after[i], torch.eye(after.shape[1])[-1]) if i in bad else torch.allclose(after[i], before[i], atol=1e-6)
-    with pytest.warns(UserWarning): assert (clf.p_values(paths, on_bad="unknown")[bad] == 1 / 81).all()
+    with pytest.warns(UserWarning): assert (clf.p_values(paths, on_bad="unknown")[bad] - 1 / 81).abs().max() < 1e-8
 
 
 @pytest.mark.parametrize("k", [81, 10**9])
@@ -495,7 +495,8 @@ def test_a_vector_is_one_input_also_after_a_fit_on_outputs():
 
 ODD = {"reference": [torch.tensor([0.0, torch.nan]), torch.zeros(0), torch.tensor([1.0, 0.0]), torch.arange(9), torch.zeros(2, 2), torch.tensor(1.0)],
        "unknown": [None, 3], "ndim": [0, -1, 10**9, 4.0, True, "4"], "layer": [3], "source": [[]], "classes": ["abcd", [1, 2, 3, 4]],
-       "calibrator.tau": [torch.tensor(0.0, dtype=torch.float64)], "calibrator.level": [torch.tensor(-1.0, dtype=torch.float64)],
+       "calibrator.tau": [torch.tensor(0.0, dtype=torch.float64)], "calibrator.weight": [torch.tensor(v, dtype=torch.float64) for v in (-1.0, 0.0, torch.inf)],
+       "calibrator.intercept": [torch.tensor(torch.inf, dtype=torch.float64)], "calibrator.odds": [torch.tensor(torch.nan, dtype=torch.float64)],
        "measured": [{"test": {"rows": "many"}}, {"test": {"err": [1]}}, {"test": 3}, []]}
 
 

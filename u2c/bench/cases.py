@@ -137,10 +137,12 @@ def load_case(
         parts = found.get(group, {})
         return {k: Outputs(**parts[k]) for k in about["sets"] if k in parts}
     head = found.get("head", {}).get("")
-    groups = (sets(g) for g in ("near-ood", "far-ood", "covariate-shift"))
-    return Case(*about["case"], Outputs(**found["va"]["va"]), sets("in-domain")["te"], *groups,
-                found.get("sources", {}).get("", {}),
-                (head["weight"], head["bias"]) if head else None)
+    benchmark, network, split, seed = about["case"]
+    va, te = Outputs(**found["va"]["va"]), sets("in-domain")["te"]
+    near, far, shifted = (sets(g) for g in ("near-ood", "far-ood", "covariate-shift"))
+    sources = found.get("sources", {}).get("", {})
+    layer = (head["weight"], head["bias"]) if head else None
+    return Case(benchmark, network, split, seed, va, te, near, far, shifted, sources, layer)
 
 # %% ../../nbs/bench/05_cases.ipynb #3560b303
 def thinned(
