@@ -505,7 +505,7 @@ def test_a_file_that_is_dropped_and_one_that_is_too_short(dropped):
     said = settled(dropped, "file", lambda: dropped.evaluate(drop, [base64.b64encode(content).decode(), "noise.bin"]))
     as_library(said, content)
     assert "noise.bin, 20,000 bytes" in dropped.locator(".live-bytes").text_content()
-    dropped.evaluate(drop, [base64.b64encode(b"  seven77 ").decode(), "seven"])
+    dropped.evaluate(drop, [base64.b64encode(b"  seven77").decode(), "seven"])
     dropped.wait_for_function("document.querySelector('.live-verdict').textContent === 'No answer'")
     assert "seven: It has fewer than 8 bytes" in dropped.locator(".live-sense").text_content()
 
