@@ -180,7 +180,7 @@ def test_what_is_wrong_with_named_inputs_is_said():
 
 @pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
 def test_text_models_export_with_named_inputs_of_any_length(suffix, tmp_path):
-    clf = U2CClassifier(net, "combined", classes=NAMES).fit(data | {"labels": y})
+    clf = U2CClassifier(net, "combined", "rank", classes=NAMES).fit(data | {"labels": y})
     assert export(clf, tmp_path / f"x{suffix}").rows == 16
     run = run_file(tmp_path / f"x{suffix}")
     for n, length in ((1, 9), (5, 4)):

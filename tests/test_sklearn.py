@@ -222,7 +222,7 @@ def test_two_rows_of_a_class_are_enough():
 def test_too_few_rows_for_neighbours():
     X, y = blobs(10, 2)
     with pytest.raises(ValueError, match="k: found 10 neighbours among 9 other rows"):
-        AbstainingClassifier(LogisticRegression()).fit(X, y)
+        AbstainingClassifier(LogisticRegression(), "knn").fit(X, y)
 
 
 def test_a_frozen_estimator_may_know_classes_that_validation_lacks_but_not_the_reverse():

@@ -227,15 +227,13 @@ class ToldNetwork(CalibratedNetwork):
         base_rate: float | None = None,  # share of unknown inputs; None: as in the data
     ) -> Self:
         "The same classifier, which declines so much that a promise on its answers holds"
-        model, new = self.ready(), copy(self)
         x = data if isinstance(data, Outputs) else self.net.outputs(data)
-        new.calibrator = model.at_most(x.to(model.theta.device), error, delta, base_rate)
-        return new
+        model, x = copy(self), x.to(self.ready().theta.device)
+        model.calibrator = self.calibrator.at_most(x, error, delta, base_rate)
+        return model
 
     @property
-    def promise(self) -> Promise | None:
-        "What was promised on held-out rows by `at_most`, if anything"
-        return self.calibrator.promise
+    def promise(self) -> Promise | None: return self.calibrator.promise
 
     def ready(self) -> Calibrator:
         "The calibrator, once it is fitted"

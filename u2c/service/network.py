@@ -468,7 +468,8 @@ def batches_of(
         raise refuse("labels", len(y), f"{len(images)}, one for each image")
     at_once = isinstance(images, Tensor | np.ndarray) or _are_images(images, ndim)
     parts = [slice(i, i + size) for i in range(0, len(images), size)] if at_once else images
-    for part in tqdm(parts, "batches", leave=False, delay=2):
+    if not at_once or len(parts) > 1: parts = tqdm(parts, "batches", leave=False, delay=2)
+    for part in parts:
         if not at_once: yield _given(part if adapt is None else adapt(part), labels)
         else:
             x: Any = images[part]

@@ -25,7 +25,7 @@ from ..guarantee import check_counts, check_share, clopper_pearson
 from ..held_out import p_value
 from ..rank import RankU2C
 from ..reject import Calibrator
-from .artifact import ArtifactError, checksum, read_file, write_file
+from .artifact import ArtifactError, checksum, read_file, reason_of, write_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -566,14 +566,13 @@ class Watch(Labelled):
             watch = cls(calibrator, tensors["reference"], header["delta"], header["window"])
             restore(watch, header, tensors)
         except Exception as e:  # the content may be anything, and so may the error
-            reason = " ".join(f"{type(e).__name__}: {e}".split())
-            found, expected = f"what cannot be read ({reason})", "the state of a watch"
+            found, expected = f"what cannot be read ({reason_of(e)})", "the state of a watch"
             raise refuse(Path(path).name, found, expected, ArtifactError) from e
         return watch
 
     def __repr__(self) -> str:
-        name, alarm = type(self.calibrator).__name__, self.alarm or "none"
-        return f"Watch({name}, delta={self.delta}, rows={self.rate.n}, alarm={alarm})"
+        name, rest = type(self.calibrator).__name__, f"alarm={self.alarm or 'none'}"
+        return f"Watch({name}, delta={self.delta}, rows={self.rate.n}, {rest})"
 
 # %% ../../nbs/service/04_watch.ipynb #ef69b2e8
 def plot_rate(
