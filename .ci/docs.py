@@ -4,13 +4,17 @@
 It stops, and names file and text, at code that does not fit a page, at markup that one builder would not render or
 that leaks, at broken links, missing images, anything fetched from another host, and every warning of Sphinx. The site
 that is built is moved to its place only when nothing was found."""
+import contextlib
 import functools
 import importlib.util
 import io
+import os
 import posixpath
 import re
 import shutil
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
@@ -30,6 +34,21 @@ from pages import Page, check_sources, described, exported, notebooks, page_of, 
 
 OPEN = "The paper"  # the group of the sidebar that is not folded; styles.css opens it for Quarto
 MYST = "amsmath attrs_inline colon_fence deflist dollarmath smartquotes strikethrough tasklist"  # extensions of it
+
+# ---- what takes how long, and why ----
+
+
+def told(seconds: float, what: str, why: str) -> None:
+    print(f"{seconds:5.1f} s  {what}: {why}", flush=True)
+
+
+@contextlib.contextmanager
+def step(what: str) -> Iterator[list[str]]:
+    "Say what a step took, and why, which the step itself finds out."
+    began, why = time.perf_counter(), []
+    yield why
+    told(time.perf_counter() - began, what, ", ".join(why))
+
 
 # ---- from notebooks to Sphinx's source ----
 
@@ -55,18 +74,21 @@ def toctrees(items: list, caption: str = "") -> list[str]:
     return [head + "\n" + "\n".join(lines) + "\n```"] * bool(lines) + inner
 
 
-def write_source(nbs: Path, names: list[str], quarto: dict, src: Path) -> None:
-    "Sphinx's source folder: a translated notebook to a page, other files as they are."
+def write_source(nbs: Path, names: list[str], quarto: dict, src: Path) -> int:
+    "Sphinx's source folder: a translated notebook to a page, other files as they are. How many cells there are."
+    cells = 0
     shutil.copytree(nbs, src, ignore=shutil.ignore_patterns("_*", ".*", "*.ipynb", "*.css", "*.scss"))
     references = "".join((nbs / f).read_text(encoding="utf-8") for f in listify(quarto.get("bibliography")))
     keys = frozenset(re.findall(r"^\s*@\w+\{\s*([^,\s]+),", references, re.M))
     for name in names:
         page = Page(name, keys)
         out = to_sphinx(process(nbs / name), page)
+        cells += len(out.cells)
         if page.name == "index":
             trees = toctrees(quarto["website"]["sidebar"]["contents"])
             out.cells.append(nbformat.v4.new_markdown_cell("\n\n".join(trees)))
         nbformat.write(out, src / f"{page.name}.ipynb")
+    return cells
 
 
 def settings(quarto: dict, nbs: Path) -> dict:
@@ -95,7 +117,8 @@ def settings(quarto: dict, nbs: Path) -> dict:
         "html_favicon": str(nbs / website["favicon"]) if "favicon" in website else None,
         "html_show_sourcelink": False, "html_copy_source": False,
         "html_show_search_summary": False,  # excerpts would show formulas as they are written
-        "suppress_warnings": ["myst.header", "myst.strikethrough", "myst.xref_missing", "bibtex.duplicate_label"],  # check_site follows the links; a page has a list of its own
+        # check_site follows the links; labels in brackets are a page's own, so that two pages may share one
+        "suppress_warnings": ["myst.header", "myst.strikethrough", "myst.xref_missing", "bibtex.duplicate_label"],
     }  # fmt: skip
 
 
@@ -115,15 +138,24 @@ def open_group(app, pagename: str, templatename: str, context: dict, doctree) ->
 
 def run_sphinx(src: Path, out: Path, config: dict) -> list[str]:
     "Build, and return the warnings, with notebooks and cells in place of Sphinx's files and lines."
+    import pybtex.plugin
     from sphinx.application import Sphinx
     from sphinx.util.docutils import docutils_namespace, patch_docutils
 
-    warnings = io.StringIO()
+    # it looks through all installed packages for every reference on every page
+    pybtex.plugin.entry_points = functools.cache(pybtex.plugin.entry_points)
+    warnings, cores, times = io.StringIO(), len(os.sched_getaffinity(0)), [time.perf_counter()]
     with patch_docutils(), docutils_namespace():
         doctrees = src.parent / "doctrees"
-        app = Sphinx(src, None, out, doctrees, "html", config, status=None, warning=warnings, freshenv=True)
+        options = {"status": None, "warning": warnings, "freshenv": True, "parallel": cores}
+        app = Sphinx(src, None, out, doctrees, "html", config, **options)
+        app.connect("env-updated", lambda app, env: times.append(time.perf_counter()), priority=999)
         app.connect("html-page-context", open_group, priority=900)  # after the theme, which makes the sidebar
         app.build(force_all=True)
+        times.append(time.perf_counter())
+    pages = len(app.env.found_docs)
+    told(times[1] - times[0], "Sphinx reads", f"prose, outputs and references of {pages} pages, {cores} at a time")
+    told(times[2] - times[1], "Sphinx writes", "each page with the whole sidebar and coloured code, and the index of the search")
     text = re.sub(r"\x1b\[[\d;]*m", "", warnings.getvalue()).replace(f"{src}/", "")
     place = re.compile(r"^([\w/.-]+\.ipynb):(\d+):", re.M)  # myst-nb counts lines from 10,000 times the cell
     text = place.sub(lambda m: f"{m[1]}, cell {int(m[2]) // 10000}:", text)
@@ -220,14 +252,20 @@ def main(
     quarto = yaml.safe_load((nbs / "_quarto.yml").read_text(encoding="utf-8"))
     names = notebooks(nbs)
     shutil.rmtree(work, ignore_errors=True)
-    write_source(nbs, names, quarto, work / "src")
-    faults = check_sources(nbs, names)
+    with step("notebooks") as why:
+        cells = write_source(nbs, names, quarto, work / "src")
+        faults = check_sources(nbs, names)
+        why.append(f"{len(names)} with {cells} cells, prepared by nbdev and translated; none is run")
     faults += run_sphinx(work / "src", work / "html", settings(quarto, nbs))
     if (nbs / "live").is_dir():
-        for line in live.install(nbs / "live", work / "html/live"):
-            print(line)
+        with step("live pages") as why:
+            why.append(live.what_is_new())
+            for line in live.install(nbs / "live", work / "html/live"):
+                print(line)
     redirects.write(nbs, work / "html")
-    faults += check_site(work / "html")
+    with step("checks") as why:
+        faults += check_site(work / "html")
+        why.append("every page parsed, every link, anchor and image followed")
     if faults:
         sys.exit("\n".join(["the site is not built:", *faults]))
     shutil.rmtree(out, ignore_errors=True)

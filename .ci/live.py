@@ -571,6 +571,12 @@ def made(name: str, cache: Path) -> tuple[Path | None, dict]:
     return folder, json.loads((folder / "about.json").read_text("utf-8"))
 
 
+def what_is_new(cache: Path = root / "_runs/live") -> str:
+    "Which parts are kept from before and which are to be made, in words."
+    new = [name for name in PARTS if not (cache / f"{name}-{key(name)}").exists()]
+    return f"networks fitted, exported and compared anew ({', '.join(new)})" if new else "kept from before in _runs/live"
+
+
 def published(folder: Path, about: dict, out: Path) -> dict:
     "Copy what the page loads, and say how much that is."
     files = [f for f in folder.iterdir() if f.suffix not in PRIVATE and f.name not in ("about.json", "expected.json")]

@@ -29,10 +29,16 @@ def from_root(text: str) -> str:
     return around(CODE, lambda marked: links.sub(r"nbs/\1", marked), text)
 
 
+def for_browsers(cell: dict) -> bool:
+    "Whether a cell shows HTML alone, which runs on the site and nowhere else."
+    shown = [o.get("data", {}) for o in cell.outputs]
+    return "echo: false" in cell.source and bool(shown) and all("text/html" in data for data in shown)
+
+
 def write_markdown(name: str, target: str) -> None:
     "A file at the root from a notebook: no hidden cells, no directives, links that hold from there."
     nb = nbformat.read(root / f"nbs/{name}.ipynb", as_version=4)
-    nb.cells = [c for c in nb.cells if not (c.cell_type == "code" and HIDDEN.search(c.source))]
+    nb.cells = [c for c in nb.cells if not (c.cell_type == "code" and (HIDDEN.search(c.source) or for_browsers(c)))]
     for cell in nb.cells:
         if cell.cell_type == "code":
             if re.search(r"^#\|\s*echo:\s*false", cell.source, re.M):  # the output alone

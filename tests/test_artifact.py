@@ -267,3 +267,9 @@ def test_no_room_is_made_for_a_network_that_is_not_there(written):
             with pytest.raises(ArtifactError): unpack({"modules": header["modules"] | {"": options}}, state)
     inside = {"scorer": {"class": "U2C", "hidden": 10**11}, "scorer.scorer": {"class": "MaxLogit"}}
     with pytest.raises(ArtifactError, match="a U2C inside of a calibrator"): unpack({"modules": {"": top} | inside}, tensors)
+
+
+def test_a_device_is_not_replaced_by_a_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe.u2c")
+    with pytest.raises(OSError, match="path: found the device .*pipe.u2c"): write_file(tmp_path / "pipe.u2c", "calibrator", {}, {})
+    assert not (tmp_path / "pipe.u2c").is_file() and len(list(tmp_path.iterdir())) == 1

@@ -60,8 +60,10 @@ def test_the_reference_as_it_is_stored_lists_every_public_name():
     assert listed == {name: list(m.__all__) for name, m in modules.items() if m.__all__}, "execute nbs/reference/index.ipynb again"
 
 
-RESULTS = ("others", "results", "ranks", "ranks_plane", "beside", "scores", "combinations", "ensembles", "report_card", "watching", "softness", "words",
+RESULTS = ("others", "results", "ranks", "ranks_plane", "beside", "left_out", "scores", "combinations", "ensembles", "report_card", "watching", "softness", "binning", "words",
            "relabelling_mistakes", "taming_confidence", "irrelevant_features", "adversarial_inputs")
+LONG = 1200  # words: a longer page is two, or has a part that can go
+OPEN = 60  # cells of a table, headings counted: a larger one is behind a fold
 
 
 @pytest.mark.parametrize("name", RESULTS)
@@ -76,3 +78,37 @@ def test_a_result_page_opens_with_a_question_an_answer_and_a_picture(name):
     first = next(i for i, c in enumerate(code) if any("image/png" in o.get("data", {}) for o in c["outputs"]))
     assert all("#| code-fold: true" in "".join(c["source"]) for c in code[: first + 1]), "no open code above the first picture"
     assert re.search(r'#\| fig-alt: ".{40,}"', "".join(code[first]["source"])), "which is described for those who do not see it"
+
+
+def described(cells: list) -> list:
+    "Code cells that show a picture, and its alternative text"
+    shown = [c for c in cells if any("image/png" in o.get("data", {}) for o in c.get("outputs", []))]
+    return [(re.search(r'#\| fig-alt: "(.*)"', "".join(c["source"])) or ["", ""])[1] for c in shown]
+
+
+@pytest.mark.parametrize("path", sorted((nbs / "explanations").glob("*.ipynb")), ids=lambda p: p.stem)
+def test_every_picture_is_described(path):
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    assert not [text for text in described(cells) if len(text) < 60], "what is seen, in words"
+
+
+def open_tables(cells: list) -> list[int]:
+    "How many cells the tables have that a reader of the page cannot help but see"
+    html = ["".join(o.get("data", {}).get("text/html", "")) for c in cells for o in c.get("outputs", [])]
+    open_ = [re.sub(r"<details>.*?</details>", "", text, flags=re.S) for text in html]
+    return [len(re.findall(r"<t[dh]\b", table)) for text in open_ for table in re.findall(r"<table.*?</table>", text, re.S)]
+
+
+def test_open_tables_are_found():
+    table = "<table><tr><th>a</th></tr><tr><td>1</td></tr></table>"
+    cells = [{"outputs": [{"data": {"text/html": [text]}}]} for text in (table, f"<details>\n{table}</details>", table + table)]
+    assert open_tables(cells) == [2, 2, 2]
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_page_is_short_and_its_large_tables_are_folded(name):
+    path = nbs / f"explanations/{name}.ipynb"
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    words = sum(len("".join(c["source"]).split()) for c in cells if c["cell_type"] == "markdown")
+    assert words <= LONG
+    assert not [n for n in open_tables(cells) if n > OPEN], "cells of open tables"

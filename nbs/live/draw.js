@@ -90,7 +90,7 @@ class Paper {
     this.node = el("div", { class: "live-sheet" }, this.canvas, this.cursor);
     this.at = { x: SIZE / 2, y: SIZE / 2 };
     this.down = false;
-    this.foreign = false;  // shows an example, which the next stroke replaces
+    this.foreign = null;  // the pixels of an example that is shown, which the next stroke replaces
     this.listen();
     this.moveCursor();
   }
@@ -159,7 +159,7 @@ class Paper {
 
   wipe() {
     this.context.clearRect(0, 0, SIZE, SIZE);
-    this.foreign = false;
+    this.foreign = null;
   }
 
   clear() {
@@ -167,6 +167,19 @@ class Paper {
     this.down = false;
     this.moveCursor();
     this.changed(null);
+  }
+
+  turn() {
+    if (this.foreign) return this.show(this.foreign.toReversed());
+    const copy = el("canvas", { width: SIZE, height: SIZE }), c = this.context;
+    copy.getContext("2d").drawImage(this.canvas, 0, 0);
+    this.wipe();
+    c.save();
+    c.translate(SIZE, SIZE);
+    c.rotate(Math.PI);
+    c.drawImage(copy, 0, 0);
+    c.restore();
+    this.changed(this.digit());
   }
 
   digit() {
@@ -177,7 +190,7 @@ class Paper {
 
   show(pixels) {
     this.wipe();
-    this.foreign = true;
+    this.foreign = pixels;
     this.down = false;
     this.moveCursor();
     this.context.imageSmoothingEnabled = false;
@@ -235,12 +248,13 @@ async function build(root, parts, loaded) {
   const choose = (example) => { paper.show(decoded(example.pixels)); examples.mark(example); };
   const examples = exampleButtons(data.examples, (e) => paint(small({ "aria-hidden": "true" }), decoded(e.pixels)), choose);
   const clear = el("button", { type: "button", class: "live-button", onclick: () => paper.clear() }, "Clear");
+  const turn = el("button", { type: "button", class: "live-button", onclick: () => said && paper.turn() }, "Turn over");
   const slider = alphaSlider(data.alphas, alpha, "of known digits are to be answered", (value) => { alpha = value; if (said) show(); });
 
   root.append(
     el("div", { class: "live-top" },
-      el("div", { class: "live-left" }, paper.node, el("div", { class: "live-row" }, clear,
-        el("span", { class: "live-hint" }, "Draw here: mouse, finger, or arrow keys and space"))),
+      el("div", { class: "live-left" }, paper.node, el("div", { class: "live-row" }, clear, turn),
+        el("p", { class: "live-hint" }, "Draw here: mouse, finger, or arrow keys and space")),
       el("div", { class: "live-answer" },
         el("div", { class: "live-head" }, el("div", {}, el("p", { class: "live-over" }, markOf("rank"), "RankU2C says"), verdict),
           el("figure", {}, seen, el("figcaption", {}, "what it sees"))),

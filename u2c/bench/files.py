@@ -14,7 +14,7 @@ import json
 import subprocess
 import tarfile
 import zipfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from importlib.util import find_spec
@@ -135,7 +135,7 @@ def magika_features(
     batch: int = 32,  # files at a time: each takes megabytes on its way
 ) -> Tensor:  # (n, 512)
     "What the last layer of Magika's network sees of files"
-    import onnxruntime
+    import onnxruntime  # type: ignore[import-untyped]
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     graph = magika_graph().SerializeToString()
@@ -245,7 +245,7 @@ def thinned_files(
 ) -> list[tuple[FileRow, np.ndarray]]:
     "No content twice, and no kind too often"
     once = {row.digest: (row, seen) for row, seen in reversed(rows)}
-    kept, count = [], defaultdict(int)
+    kept, count = list[tuple[FileRow, np.ndarray]](), Counter[str]()
     for digest in sorted(once):
         kind = once[digest][0].kind
         count[kind] += 1

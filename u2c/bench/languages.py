@@ -73,7 +73,9 @@ def letters_of(text: str) -> str:
 # %% ../../nbs/bench/10_languages.ipynb #d5f924bc
 def identifier() -> Any:
     "py3langid's model"
-    try: from py3langid.langid import MODEL_FILE, LanguageIdentifier
+    try:
+        from py3langid.langid import (  # type: ignore[import-untyped,import-not-found]
+            MODEL_FILE, LanguageIdentifier)
     except ImportError as e:
         remedy = 'it from pip install "u2c[real]"'
         raise refuse("py3langid", "not installed", remedy, ImportError) from e

@@ -126,7 +126,7 @@ def intent_sentences(
     grammar, templates = house_grammar()
     rng, found = np.random.default_rng(0), list[Sentence]()
     for intent, own in templates.items():
-        order, seen = rng.permutation(len(own)), set()
+        order, seen = rng.permutation(len(own)), set[str]()
         for i in range(20 * most):
             number = int(order[i % len(own)])
             text = spoken(own[number], grammar, rng)

@@ -84,6 +84,8 @@ def check_place(
     if path.is_dir():
         found = f"the folder {str(path)!r}"
         raise refuse("path", found, "the name of a file", IsADirectoryError)
+    if path.exists() and not path.is_file():  # which a finished file would replace
+        raise refuse("path", f"the device {str(path)!r}", "the name of a file", OSError)
     if path.parent.is_dir(): return path
     found = f"no folder {str(path.parent)!r}"
     raise refuse("path", found, "one that is there, to write into", FileNotFoundError)

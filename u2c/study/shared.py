@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FLOOR', 'KEY', 'check_runs', 'NetworkOutputs', 'network_outputs', 'known_warnings', 'short', 'replace_records',
-           'check_records', 'record_networks', 'published', 'mean_interval', 'plot_intervals']
+           'check_records', 'record_networks', 'published', 'mean_interval', 'plot_intervals', 'folded']
 
 # %% ../../nbs/study/00a_shared.ipynb #f4382a35
 import math
@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd  # type: ignore[import-untyped]
+from IPython.display import HTML
 from matplotlib.axes import Axes
+from pandas.io.formats.style import Styler  # type: ignore[import-untyped]
 from scipy.special import stdtrit  # type: ignore[import-untyped]
 from torch import Tensor
 
@@ -184,3 +186,12 @@ def plot_intervals(
     ax.set_ylim(len(mean) - 0.4, -0.6)
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.tick_params(left=False)
+
+# %% ../../nbs/study/00a_shared.ipynb #ed557666
+def folded(
+    title: str,  # what is behind the fold
+    *tables: pd.DataFrame | Styler,
+) -> HTML:
+    "Tables that a reader opens with a click"
+    inside = "\n".join(table._repr_html_() for table in tables)
+    return HTML(f"<details><summary>{title}</summary>\n{inside}\n</details>")
