@@ -29,6 +29,7 @@ beside = reproduce + lines("beside_requirements")
 extras = {"vision": vision, "sklearn": sklearn, "pretrained": vision + weights, "reproduce": reproduce, "beside": beside}
 extras |= {"export": vision + lines("export_requirements"), "cluster": reproduce + lines("cluster_requirements")}
 extras["training"] = lines("training_requirements")
+extras["real"] = beside + weights + lines("real_requirements")
 
 
 def union(*parts: list[str]) -> list[str]:
@@ -36,7 +37,8 @@ def union(*parts: list[str]) -> list[str]:
 
 
 words = reproduce + lines("words_requirements")
-tools = union(beside, extras["export"], extras["cluster"], extras["training"], [r for r in words if r != dictionary], gpu, lines("dev_requirements"))
+tools = union(beside, extras["export"], extras["cluster"], extras["training"], [r for r in words if r != dictionary],
+              [r for r in extras["real"] if r not in weights], gpu, lines("dev_requirements"))
 extras |= {"faiss": faiss, "all": union(*extras.values(), faiss), "gpu": gpu, "words": words, "dev": tools}
 url = cfg["git_url"]
 links = {"Documentation": cfg["doc_host"] + cfg["doc_baseurl"], "Source": url, "Issues": f"{url}/issues"}

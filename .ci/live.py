@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -363,16 +364,182 @@ def unique(names: list[str]) -> list[str]:
     return [f"{n} ({names[:i].count(n) + 1})" if names.count(n) > 1 else n for i, n in enumerate(names)]
 
 
+# ---- drop a file ----
+
+
+def file_calibrator():
+    "Ranks among all known files of the benchmark, as `files_case` has them before it cuts them in two."
+    from u2c import RankU2C
+    from u2c.bench.files import FOREIGN, saved_files
+
+    saved, foreign = saved_files(), set(FOREIGN.values())
+    va = saved.outputs([i for i, row in enumerate(saved.rows) if row.kind not in foreign])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of kinds that no file is of: the page says what comes of them
+        return RankU2C("combined").fit(va), va
+
+
+def file_outputs(contents: list[bytes]):
+    "What Magika's network sees of files, and what it says of them."
+    import numpy as np
+    from u2c import Outputs
+    from u2c.bench.files import both_ends, magika_features, magika_head
+
+    seen, (weight, bias) = np.stack([both_ends(c) for c in contents]), magika_head()
+    features = magika_features(seen)
+    return seen, Outputs(features, features @ weight.T + bias)
+
+
+def rename(model, names: dict[str, str]) -> None:
+    "Give inputs and outputs of a graph other names."
+    for node in model.graph.node:
+        node.input[:] = [names.get(k, k) for k in node.input]
+        node.output[:] = [names.get(k, k) for k in node.output]
+    for value in (*model.graph.input, *model.graph.output):
+        value.name = names.get(value.name, value.name)
+
+
+def write_file_network(path: Path, calibrator, example) -> None:
+    "Magika's network and the calibrated head, as one file: bytes in; logits, probabilities, u and its p-value out."
+    import onnx
+    import torch
+    from onnx import compose, version_converter
+    from u2c.bench.files import magika_graph
+    from u2c.service.export import Head
+
+    logging.getLogger("onnx_ir").setLevel(logging.WARNING)
+    program = torch.onnx.export(
+        Head(calibrator, calibrator.reference).eval(), (example.features, example.logits), dynamo=True,
+        external_data=False, verbose=False, optimize=False, input_names=["features", "logits"],
+        output_names=["probabilities", "u", "p_value"], dynamic_shapes=({0: "n"}, {0: "n"}))  # fmt: skip
+    program.save(str(path), external_data=False)
+    head, network = onnx.load(str(path)), magika_graph()
+    opset = next(o.version for o in head.opset_import if o.domain == "")
+    old = [o for o in network.opset_import if o.domain == ""]
+    del network.opset_import[:]
+    network.opset_import.extend(old)  # it names another set of operators, and uses none of them
+    network = version_converter.convert_version(network, opset)
+    network.ir_version = head.ir_version
+    pairs = [(f"magika/{k}", f"u2c/{k}") for k in ("features", "logits")]
+    joined = compose.merge_models(compose.add_prefix(network, "magika/"), compose.add_prefix(head, "u2c/"), io_map=pairs)
+    rename(joined, {"magika/bytes": "bytes"} | {f"u2c/{k}": k for k in ("probabilities", "u", "p_value")})
+    joined.graph.node.append(onnx.helper.make_node("Identity", ["magika/logits"], ["logits"]))
+    joined.graph.output.append(onnx.helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["n", int(calibrator.n_classes)]))
+    onnx.save(joined, str(path))
+    compact(path)
+
+
+def compare_files(path: Path, calibrator, contents: list[bytes]) -> None:
+    "Stop if a file and the library differ."
+    import numpy as np
+    import onnxruntime
+
+    run = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    seen, said = file_outputs(contents)
+    found = dict(zip([o.name for o in run.get_outputs()], run.run(None, {"bytes": seen})))
+    apart = np.abs(found["probabilities"] - calibrator.predict_proba(said).numpy()).max()
+    if apart > 1e-4:
+        sys.exit(f"{path.name}: found answers {apart:.2g} apart from the library's, expected 1e-4 at most")
+
+
+def translations() -> bytes:
+    "A catalogue of messages, of three words, as gettext compiles it."
+    import struct
+
+    words = [(b"", b"Content-Type: text/plain; charset=UTF-8\n"), (b"cat", b"Katze"), (b"dog", b"Hund"), (b"house", b"Haus")]
+    at, text, tables = 28 + 16 * len(words), b"", []
+    for column in (0, 1):
+        for pair in words:
+            tables += [len(pair[column]), at + len(text)]
+            text += pair[column] + b"\0"
+    numbers = [0x950412DE, 0, len(words), 28, 28 + 8 * len(words), 0, at, *tables]
+    return struct.pack(f"<{len(numbers)}I", *numbers) + text
+
+
+def painted(kind: str) -> bytes:
+    "A picture of colours that run into each other."
+    import numpy as np
+    from PIL import Image
+
+    y, x = np.mgrid[:96, :128]
+    out = io.BytesIO()
+    Image.fromarray(np.stack([2 * y, 2 * x, 128 + 0 * x], -1).astype(np.uint8)).save(out, kind)
+    return out.getvalue()
+
+
+def numbers_for_matlab() -> bytes:
+    "A file of numbers as MATLAB has it."
+    import numpy as np
+    from scipy.io import savemat
+
+    out = io.BytesIO()
+    savemat(out, {"x": np.arange(999.0)})
+    about = b"MATLAB 5.0 MAT-file Platform: posix, Created on: Thu Jan  1 00:00:00 1970"  # not of today
+    return about.ljust(116) + out.getvalue()[116:]
+
+
+LESS = """@blue: #0072b2;
+
+.live {
+  color: darken(@blue, 10%);
+  .button { .rounded(6px); &:hover { color: @blue; } }
+}
+
+.rounded(@radius) {
+  border-radius: @radius;
+}
+"""
+
+
+def example_files() -> dict[str, tuple[str, str, bytes]]:
+    "Built-in files: four of kinds that the network knows, and four of kinds that it does not."
+    nothing = "The network has no name for this format"
+    return {
+        "a program": ("rank.py", "A module of this library, in Python", (root / "u2c/rank.py").read_bytes()),
+        "a picture": ("colours.png", "A picture in a format that the network knows", painted("png")),
+        "a table": ("tables.csv", "The paper's tables as data", (root / "u2c/data/paper_tables.csv").read_bytes()),
+        "an icon": ("icon.svg", "The icon of this site", (root / "nbs/images/favicon.svg").read_bytes()),
+        "words": ("words.mo", f"Translations that gettext has compiled. {nothing}", translations()),
+        "numbers": ("numbers.mat", f"Numbers as MATLAB has them. {nothing}", numbers_for_matlab()),
+        "old picture": ("colours.pcx", f"A picture of the 1980s. {nothing}", painted("pcx")),
+        "a style": ("style.less", "A stylesheet in Less, of which the network knows the relatives alone", LESS.encode()),
+    }  # fmt: skip
+
+
+def file(folder: Path) -> dict:
+    "Magika's network, ranks among the known files of the benchmark, Magika's own rule, and eight files."
+    from u2c.bench.files import magika_config, magika_kinds, magika_thresholds
+
+    if not importlib.util.find_spec("magika"):
+        raise Missing("the package magika is not installed, which holds the network.")
+    (calibrator, va), table = file_calibrator(), magika_kinds()
+    kinds, shown = magika_config()["target_labels_space"], example_files()
+    for name, _, content in shown.values():
+        (folder / name).write_bytes(content)
+    called = {k: table[k]["description"] or k for k in (*kinds, "txt", "unknown")}
+    tables = {
+        "kinds": kinds, "names": unique([called[k] for k in kinds]), "texts": [table[k]["is_text"] for k in kinds],
+        "about": called, "renamed": magika_config()["overwrite_map"], "thresholds": short(magika_thresholds().tolist()),
+        "alphas": ALPHAS, "power": calibrator.power, "tau": float(calibrator.tau), "rows": len(va),
+        "turns": short(calibrator.turns.tolist()),
+        "examples": [{"name": k, "about": about, "file": name} for k, (name, about, _) in shown.items()],
+    }  # fmt: skip
+    write_file_network(folder / "file.onnx", calibrator, va[:2])
+    compare_files(folder / "file.onnx", calibrator, [content for *_, content in shown.values()])
+    write_json(folder / "file.json", tables)
+    return {"network": "file.onnx", "data": "file.json", "others": "names, tables and examples"}
+
+
 # ---- all of it ----
 
-PARTS: dict[str, Callable[[Path], dict]] = {"runtime": runtime, "draw": draw, "picture": picture}
-NEEDS = {"runtime": [], "draw": ["onnx", "onnxscript", "onnxruntime"], "picture": ["onnx", "onnxscript", "onnxruntime"]}
+PARTS: dict[str, Callable[[Path], dict]] = {"runtime": runtime, "draw": draw, "picture": picture, "file": file}
+NEEDS = {"runtime": []} | dict.fromkeys(("draw", "picture", "file"), ["onnx", "onnxscript", "onnxruntime"])
 PRIVATE = {".u2c", ".safetensors"}  # for the tests
 
 
 def key(name: str) -> str:
     "A hash of what a part is made by."
-    files = [] if name == "runtime" else [Path(__file__), root / "constraints.txt", *sorted((root / "u2c").rglob("*.py"))]
+    files = [] if name == "runtime" else [Path(__file__), root / "constraints.txt", *sorted((root / "u2c").rglob("*.py")), *(root / "u2c/study/data").glob("files_*")]
     text = b"".join(f.read_bytes() for f in files) if files else INTEGRITY.encode()
     return hashlib.sha256(text).hexdigest()[:12]
 

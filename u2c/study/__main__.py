@@ -4,11 +4,13 @@
 
 # %% auto #0
 __all__ = ['QUESTIONS', 'network_options', 'asked_networks', 'write_beside', 'write_ensembles', 'write_ranking', 'write_left_out',
-           'write_answers', 'write_networks', 'write_words', 'words_options', 'study_options']
+           'write_answers', 'write_networks', 'write_words', 'words_options', 'write_others', 'others_options',
+           'study_options']
 
 # %% ../../nbs/study/05_command.ipynb #a3136a7f
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 from ..bench.backbones import sampled_recipes
@@ -128,6 +130,27 @@ def words_options(
     compare.add_argument("--draws", type=int, default=100, help="of words, for the errors")
     compare.add_argument("--out", type=Path, help="a folder for the records; none by default")
 
+# %% ../../nbs/study/05_command.ipynb #othrcmd1
+def write_others(a: Namespace) -> None:
+    "Compare methods on classifiers and data that others made"
+    from u2c.study.others import benchmark_cases, record_cases
+    check_records(a.out, "rejected", "classifiers of others")
+    cases = islice(benchmark_cases(a.benchmark, a.data), a.limit)
+    record_cases(cases, a.out)
+
+# %% ../../nbs/study/05_command.ipynb #othrcmd2
+def others_options(
+    parser: ArgumentParser,
+) -> None:
+    "Add the options of classifiers of others"
+    from u2c.study.others import OTHERS
+    parser.set_defaults(run=write_others)
+    add, folder = parser.add_argument, Path("_runs/others")
+    add("benchmark", choices=list(OTHERS))
+    add("--data", type=Path, default=folder, help="folder with the data, and what is kept")
+    add("--out", type=Path, required=True, help="the CSV file to write, or to write to")
+    add("--limit", type=int, help="cases, to try things out")
+
 # %% ../../nbs/study/05_command.ipynb #4fad7470
 def study_options() -> ArgumentParser:
     "The studies and their options"
@@ -149,6 +172,7 @@ def study_options() -> ArgumentParser:
             study.set_defaults(benchmark="small", train=True)
         network_options(study, trained=name != "questions")
     words_options(names.add_parser("words", help="Train and compare networks that read aloud"))
+    others_options(names.add_parser("others", help=write_others.__doc__))
     return parser
 
 # %% ../../nbs/study/05_command.ipynb #04d974b1
