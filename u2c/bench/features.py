@@ -278,6 +278,7 @@ def _read_ahead(
     return iter(loader)
 
 # %% ../../nbs/bench/01_features.ipynb #936334e7
+RECIPE = 1  # to be raised when outputs of the same images by the same versions change
 PRECISIONS = ("fp32", "tf32", "fp16")
 
 @contextmanager
@@ -500,6 +501,8 @@ def extract_each(
 ) -> dict[Path, list[Path]]:  # the shards of each
     "Stream image files through networks into shards, going on where an earlier call stopped"
     device, said = torch.device(device), {"dtype": str(dtype), "batch": batch}
+    if device.type != "cuda" and precision not in (None, "fp32"):
+        raise refuse("precision", f"{precision} on {device}", "fp32, or a GPU")
     said |= {"skip_bad": skip_bad, "precision": precision, "made_with": made_with or {}}
     pictures = Pictures(images, next(iter(nets.values())).pixels)  # type: ignore[arg-type]
     work = {folder: _begun(images, folder, shard, {"net": net.about} | said, pictures, only)
