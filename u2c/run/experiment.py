@@ -96,10 +96,10 @@ class Config:
     lists: str | None = None  # imagenet: the folder with the lists, if not the usual one
     weights: str | None = None  # imagenet: a checkpoint in place of the published weights
     float16: bool = False  # imagenet: store features in half precision, all but va's
-    precision: str | None = None  # imagenet: of a GPU's arithmetic; see `in_precision` for None
     skip_bad: bool = False  # imagenet: leave out images that cannot be read
     scorers: Sequence[str] = SCORERS  # names of `list_scorers`
     device: str | None = None  # where it is computed; see `chosen_device` for None
+    precision: str | None = None  # imagenet: of a GPU's arithmetic; see `in_precision` for None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scorers", check_scorers(self.scorers))  # a list may come in
