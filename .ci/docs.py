@@ -95,7 +95,7 @@ def settings(quarto: dict, nbs: Path) -> dict:
         "html_favicon": str(nbs / website["favicon"]) if "favicon" in website else None,
         "html_show_sourcelink": False, "html_copy_source": False,
         "html_show_search_summary": False,  # excerpts would show formulas as they are written
-        "suppress_warnings": ["myst.header", "myst.strikethrough", "myst.xref_missing"],  # check_site follows the links
+        "suppress_warnings": ["myst.header", "myst.strikethrough", "myst.xref_missing", "bibtex.duplicate_label"],  # check_site follows the links; a page has a list of its own
     }  # fmt: skip
 
 

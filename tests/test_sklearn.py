@@ -389,7 +389,7 @@ def test_a_watch_takes_the_estimator_itself(tmp_path):
     assert watch.update(clf.outputs(X + 100)).alarm == "up"
     watch.save(tmp_path / "a.watch")
     assert Watch.load(tmp_path / "a.watch", clf).rate.n == 1200
-    with pytest.raises(ValueError, match="found shape .900, 4., expected .n,., or Outputs"):
+    with pytest.raises(ValueError, match="found shape .900, 4., expected .n,. with n >= 1, or Outputs"):
         Watch(clf, X)
     with pytest.raises(TypeError, match="model: found AbstainingClassifier, expected a fitted"):
         Watch(clone(clf), X)

@@ -400,8 +400,10 @@ class Whole(nn.Module):
         with watched(self.model, [self.layer]) as calls: self.model(images)
         features, logits = (widen(x) for x in calls[0][1:])
         # a layer such as the largest of several may lose what is no number on the way
-        fine = torch.isfinite(images).flatten(1).all(1)[:, None]
-        return self.head(torch.where(fine, features, math.nan), logits)
+        if images.is_floating_point():  # tokens are whole numbers
+            fine = torch.isfinite(images).flatten(1).all(1)[:, None]
+            features = torch.where(fine, features, math.nan)
+        return self.head(features, logits)
 
 # %% ../../nbs/service/05_export.ipynb #99a284d4
 @contextmanager
