@@ -198,14 +198,16 @@ def export_run(folder: Path, to: Path) -> None:
     if config.benchmark != "imagenet":
         splits = load_benchmark(config.benchmark, config.limit)
         outputs, head = run_outputs(config, folder)
-        groups, sources = ({k: getattr(splits[k], part) for k in outputs} for part in ("group", "source"))
+        groups, sources = (
+            {k: getattr(splits[k], part) for k in outputs} for part in ("group", "source"))
         return export_outputs(outputs, groups, head, to, run, made, sources)
     there = {k: sorted((folder / "outputs" / k).glob("shard-*.safetensors")) for k in IMAGENET}
     paths = {name: shards for name, shards in there.items() if shards}
     net = load_pretrained(config.backbone, config.weights)
     told = json.loads((folder / "outputs/ImageNet-va/manifest.json").read_text())["net"]
     if told != net.about: raise refuse("network", net.about, f"{told}, which made the outputs")
-    made |= {"network": told, "on": sorted(machines(p for some in paths.values() for p in some))}
+    places = machines(p for some in paths.values() for p in some)
+    made |= {"network": told, "on": sorted(places)}
     groups = {name: IMAGENET[name].group for name in paths}
     export_outputs(Shards(paths), groups, (net.head.weight, net.head.bias), to, run, made)
 
@@ -215,7 +217,7 @@ def main() -> None:
     about = "Publish what a network says, and compare from what others have published."
     parser = argparse.ArgumentParser("u2c_outputs", description=about)
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
-    add = commands.add_parser("export", help="outputs of a finished run, for others").add_argument
+    add = commands.add_parser("export", help="outputs of a run, for others").add_argument
     add("run", type=Path, help="its folder, such as _runs/imagenet/resnet50-seed0")
     add("folder", type=Path, help="where they go; a new one")
     add = commands.add_parser("import", help="records and tables from outputs").add_argument
