@@ -117,11 +117,12 @@ def file_stamp(
     path: Path,
 ) -> list[int] | None:  # None if it is absent
     "Size and time of the last change of a file"
-    if _stamps.known is not None and str(path) in _stamps.known: return _stamps.known[str(path)]
+    seen, name = _stamps.known, str(path)
+    if seen is not None and name in seen: return seen[name]
     try: s = os.stat(path)
     except (OSError, ValueError): found = None  # ValueError: no file can have such a name
     else: found = [s.st_size, s.st_mtime_ns]
-    if _stamps.known is not None: _stamps.known[str(path)] = found
+    if seen is not None: seen[name] = found
     return found
 
 # %% ../../nbs/bench/01_features.ipynb #5e0a8bc0
@@ -571,7 +572,8 @@ def machines(
 ) -> set[str]:
     "Where shards were made, as far as they say"
     def note(path: Path) -> dict[str, Any]:
-        with safe_open(path, "pt") as f: return json.loads((f.metadata() or {}).get("u2c", "{}"))
+        with safe_open(path, "pt") as f: said = f.metadata() or {}
+        return json.loads(said.get("u2c", "{}"))
     return {note(path).get("made_on", "") for path in paths} - {""}
 
 # %% ../../nbs/bench/01_features.ipynb #7f23fc3b

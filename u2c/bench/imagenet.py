@@ -198,7 +198,8 @@ def check_datasets(
         found |= dict(expected=n, found=n - len(missing), missing=len(missing))
         found["unreadable"] = len(bad) if read else None
         return found | dict(problem=f"such as {', '.join(examples[:2])}" if examples else "")
-    with stat_once(): return pd.DataFrame(map(row, IMAGENET)).astype(dict.fromkeys(counts, "Int64"))
+    with stat_once(): table = pd.DataFrame(map(row, IMAGENET))
+    return table.astype(dict.fromkeys(counts, "Int64"))
 
 # %% ../../nbs/bench/03_imagenet.ipynb #d029afcf
 def main() -> None:

@@ -99,7 +99,7 @@ class Config:
     skip_bad: bool = False  # imagenet: leave out images that cannot be read
     scorers: Sequence[str] = SCORERS  # names of `list_scorers`
     device: str | None = None  # where it is computed; see `chosen_device` for None
-    precision: str | None = None  # imagenet: of a GPU's arithmetic; see `in_precision` for None
+    precision: str | None = None  # imagenet: of a GPU's arithmetic; see `in_precision`
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scorers", check_scorers(self.scorers))  # a list may come in

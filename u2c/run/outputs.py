@@ -33,7 +33,7 @@ from .jobs import file_name
 from .reproduce import print_result, write_tables
 
 # %% ../../nbs/run/07_outputs.ipynb #5f6a7e95
-def rounded(features: Tensor) -> tuple[Tensor, float]:  # float16 if it is good enough; how far off
+def rounded(features: Tensor) -> tuple[Tensor, float]:  # float16 if that will do; how far off
     "Features in half precision, unless a row would move by more than a digit of it"
     half = features.half()
     length = features.double().norm(dim=1).clamp_min(1e-30)
