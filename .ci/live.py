@@ -64,8 +64,8 @@ def runtime(folder: Path) -> dict:
 # ---- a network with its score, as one file ----
 
 
-def write_network(path: Path, clf, example) -> None:
-    "Images in; logits, probabilities, u and its p-value out: what `u2c.export` writes, and the logits."
+def write_network(path: Path, clf, example, learned=None) -> None:
+    "Images in; logits, probabilities, u and its p-value out: what `u2c.export` writes, and the logits; perhaps another's u."
     import torch
     from u2c.service.export import Head
 
@@ -75,13 +75,15 @@ def write_network(path: Path, clf, example) -> None:
         def __init__(self):
             super().__init__()
             self.net, self.head = clf.net.model, Head(clf.calibrator, clf.reference)
+            self.other = Head(learned.calibrator) if learned else None
 
         def forward(self, images):
             features = self.net.features(images)
             logits = self.net.head(features)
-            return logits, *self.head(features, logits)
+            answer = logits, *self.head(features, logits)
+            return answer if self.other is None else (*answer, self.other(features, logits)[1])
 
-    names = ["logits", "probabilities", "u", "p_value"]
+    names = ["logits", "probabilities", "u", "p_value", "joint"][: 5 if learned else 4]
     program = torch.onnx.export(
         Live().eval(), (example,), dynamo=True, external_data=False, verbose=False, optimize=False,
         input_names=["images"], output_names=names, dynamic_shapes=({0: "n"},))  # fmt: skip
@@ -121,7 +123,7 @@ def compact(path: Path, least: int = 1000) -> None:
     onnx.save(small, str(path))
 
 
-def compare(path: Path, clf, images) -> None:
+def compare(path: Path, clf, images, learned=None) -> None:
     "Stop if a file and the library differ."
     import onnxruntime
     import torch
@@ -130,6 +132,9 @@ def compare(path: Path, clf, images) -> None:
     found = dict(zip([o.name for o in run.get_outputs()], run.run(None, {"images": images.numpy()})))
     apart = (torch.from_numpy(found["probabilities"]) - clf.predict_proba(images)).abs().max().item()
     apart = max(apart, (torch.from_numpy(found["p_value"]) - clf.p_values(images)).abs().max().item())
+    if learned:
+        u = learned.calibrator.scorer.score(learned.outputs(images, labels=False))
+        apart = max(apart, ((torch.from_numpy(found["joint"]) - u).abs() / (1 + u.abs())).max().item())
     if apart > 1e-5:
         sys.exit(f"{path.name}: found answers {apart:.2g} apart from the library's, expected 1e-5 at most")
 
@@ -215,13 +220,16 @@ def draw(folder: Path) -> dict:
     "The network, its tables for every alpha, five examples; and what the library says, for the tests."
     import torch
     from safetensors.torch import save_file
-    from u2c import RankU2C, RejectOrClassify, U2C, U2CClassifier
+    from u2c import LeftOutU2C, RankU2C, RejectOrClassify, U2C, U2CClassifier
     from u2c.scores.distances import KNN
 
     net, (images, labels, unknown) = digit_network(), digit_splits()
     clf = U2CClassifier(net, "knn", classes=[str(k) for k in range(8)]).fit((images["va"], labels["va"]))
     va, fitted, tau = clf.outputs((images["va"], labels["va"])), clf.calibrator.scorer, float(clf.calibrator.tau)
     inside, held_out = fitted.score(va), KNN().fit_held_out(va, tau)
+    learned = U2CClassifier(net, classes=clf.classes).fit((images["va"], labels["va"]))
+    left_out = learned.calibrator
+    assert isinstance(left_out, LeftOutU2C) and float(left_out.tau) == tau
     examples = digit_examples(clf, images["te"], labels["te"], unknown)
     shown = [torch.frombuffer(bytearray(base64.b64decode(e["pixels"])), dtype=torch.uint8) for e in examples]
     rows = torch.cat([torch.stack(shown).view(-1, 28, 28) / 255, images["te"][::117], unknown[9][:4]])
@@ -230,16 +238,18 @@ def draw(folder: Path) -> dict:
         make = {"rc": RejectOrClassify, "u2c": U2C, "rank": RankU2C}
         scores = {"rc": inside, "u2c": inside, "rank": held_out}  # as the paper has them, and as ranks need them
         models = {k: M(fitted, alpha=alpha, temperature=tau).fit(va, scores[k]) for k, M in make.items()}
+        models["left_out"] = left_out.at(alpha=alpha)
         links.append(link_of(models["u2c"]))
         said = {k: m.predict_proba(x).tolist() for k, m in models.items()}
-        expected.append({"alpha": alpha, "theta": float(models["rc"].theta), "level": float(models["rank"].level), **said})
+        expected.append({"alpha": alpha, "theta": float(models["rc"].theta), "level": float(models["rank"].level), "odds": float(models["left_out"].intercept), **said})
     tables = {
         "classes": clf.classes, "alphas": ALPHAS, "power": clf.calibrator.power, "tau": tau, "links": links,
         "in_sample": short(inside.double().sort().values.tolist()),
         "turns": short(turns_of(va, held_out, tau, clf.calibrator.power)), "examples": examples,
+        "learned": {"weight": float(left_out.weight), "turns": short(left_out.turns.tolist())},
     }  # fmt: skip
-    write_network(folder / "digit.onnx", clf, rows[:2])
-    compare(folder / "digit.onnx", clf, rows)
+    write_network(folder / "digit.onnx", clf, rows[:2], learned)
+    compare(folder / "digit.onnx", clf, rows, learned)
     write_json(folder / "draw.json", tables)
     clf.save(folder / "digit.u2c")
     save_file(net.state_dict(), folder / "digit.safetensors")

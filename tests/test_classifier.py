@@ -495,7 +495,8 @@ def test_a_vector_is_one_input_also_after_a_fit_on_outputs():
 
 ODD = {"reference": [torch.tensor([0.0, torch.nan]), torch.zeros(0), torch.tensor([1.0, 0.0]), torch.arange(9), torch.zeros(2, 2), torch.tensor(1.0)],
        "unknown": [None, 3], "ndim": [0, -1, 10**9, 4.0, True, "4"], "layer": [3], "source": [[]], "classes": ["abcd", [1, 2, 3, 4]],
-       "calibrator.tau": [torch.tensor(0.0, dtype=torch.float64)], "calibrator.level": [torch.tensor(-1.0, dtype=torch.float64)],
+       "calibrator.tau": [torch.tensor(0.0, dtype=torch.float64)], "calibrator.weight": [torch.tensor(v, dtype=torch.float64) for v in (-1.0, 0.0, torch.inf)],
+       "calibrator.intercept": [torch.tensor(torch.inf, dtype=torch.float64)], "calibrator.odds": [torch.tensor(torch.nan, dtype=torch.float64)],
        "measured": [{"test": {"rows": "many"}}, {"test": {"err": [1]}}, {"test": 3}, []]}
 
 

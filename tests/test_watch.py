@@ -14,7 +14,8 @@ from u2c.held_out import p_value
 from u2c.rank import RankU2C
 from u2c.reject import RejectOrClassify
 from u2c.service.artifact import ArtifactError, read_file, write_file
-from u2c.service.watch import RateEvidence, RateWatch, Watch, clopper_pearson
+from u2c.guarantee import clopper_pearson
+from u2c.service.watch import RateEvidence, RateWatch, Watch
 from u2c.service.watch import confidence_sequence, packed_watch
 from u2c.unified import U2C
 

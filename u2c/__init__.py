@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .service.classifier import U2CClassifier as U2CClassifier, load as load
     from .core import Outputs as Outputs
+    from .left_out import LeftOutU2C as LeftOutU2C
     from .rank import RankU2C as RankU2C
     from .reject import Calibrator as Calibrator, RejectOrClassify as RejectOrClassify
     from .scores.base import Scorer as Scorer, list_scorers as list_scorers
@@ -22,6 +23,7 @@ _HOMES = {
     "Outputs": "core",
     "Scorer": "scores.base", "make_scorer": "scores.base", "list_scorers": "scores.base", "register_scorer": "scores.base",
     "Calibrator": "reject", "RejectOrClassify": "reject", "U2C": "unified", "RankU2C": "rank",
+    "LeftOutU2C": "left_out",
     "U2CClassifier": "service.classifier", "load": "service.classifier", "AbstainingClassifier": "service.sklearn", "Watch": "service.watch",
     "export": "service.export", "SequenceOutputs": "sequences", "SequenceU2C": "sequences",
 }

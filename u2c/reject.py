@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from .core import Fitted, Outputs, check_fitted, in_domain_labels, own_copy
-from .guards import ArrayLike, check_not_probabilities, check_real, check_scores, refuse
-from .guards import warn, widen
+from .guards import ArrayLike, check_labels, check_not_probabilities, check_real
+from .guards import check_scores, refuse, warn, widen
+from .guarantee import Promise, at_most
 from .scores.base import Scorer, as_scorer
 from .temperature import fit_temperature
 
@@ -58,11 +59,21 @@ def check_level(
     if 0 < check_real(alpha, "alpha") < 1: return alpha
     raise refuse("alpha", alpha, "0 < alpha < 1")
 
+# %% ../nbs/paper/04_reject.ipynb #guarcnf1
+def confidence_of(
+    f: Tensor,  # (n, c+1) logits or log-probabilities
+    said: Tensor,  # (n,) answers, c for abstaining
+) -> Tensor:  # (n,) in float64; 0 where nothing is answered
+    "The probability of each answer among all c+1"
+    p = f.double().softmax(1).gather(1, said[:, None])[:, 0]
+    return p.masked_fill(said == f.shape[1] - 1, 0.0)
+
 # %% ../nbs/paper/04_reject.ipynb #answers1
 class Answering(Fitted):
     "What has c+1 logits for each input answers in three forms"
     scorer: Scorer
     n_classes: Tensor
+    promise: Promise | None = None  # on what is answered; see `Calibrator.at_most`
 
     def predict_proba(self, x: Outputs, u: ArrayLike | None = None) -> Tensor:
         "(n, c+1) probabilities"
@@ -73,12 +84,17 @@ class Answering(Fitted):
         return self._checked_logits(x, u).log_softmax(1)
 
     def predict(self, x: Outputs, u: ArrayLike | None = None) -> Tensor:
-        "(n,) classes, c for abstaining: the most probable ones, unless costs decide"
+        "(n,) classes, c for abstaining: the most probable, unless costs or a promise decide"
         return self.decide(self._checked_logits(x, u))
 
     def decide(self, f: Tensor) -> Tensor:
         "(n,) classes, c for abstaining, by (n, c+1) logits or log-probabilities"
-        return f.argmax(1)
+        said = self._choose(f)
+        if self.promise is None: return said
+        declined = confidence_of(f, said) <= self.promise.cut
+        return said.masked_fill(declined, f.shape[1] - 1)
+
+    def _choose(self, f: Tensor) -> Tensor: return f.argmax(1)
 
     forward = predict_proba
 
@@ -115,6 +131,7 @@ class Calibrator(Answering):
         self.scorer = as_scorer(scorer)
         self.alpha, self.temperature, self.scores = alpha, temperature, scores
         self.va_scores: Tensor | None = None  # what `fit` computed; in no state
+        self.promise = None
 
     def fit(
         self,
@@ -130,7 +147,7 @@ class Calibrator(Answering):
         self._fit(va, scores, tau, theta)
         number = lambda v: torch.tensor(v, dtype=torch.float64, device=va.device)
         self.scorer, self.tau, self.theta = scorer, number(tau), number(theta)
-        self.va_scores = scores
+        self.va_scores, self.promise = scores, None
         self.n_classes = torch.tensor(va.n_classes, dtype=torch.int64, device=va.device)
         return self
 
@@ -141,6 +158,24 @@ class Calibrator(Answering):
         "The same model with another share of in-domain data answered, if it can be had"
         found = f"{type(self).__name__}, which is trained to its theta"
         raise refuse("at", found, "another fit for another alpha")
+
+    def at_most(
+        self,
+        x: Outputs,  # labelled rows that the fit has not seen
+        error: float = 0.02,  # share of the answers that may be wrong
+        delta: float = 0.05,  # probability that more are
+        base_rate: float | None = None,  # share of unknown inputs; None: as in the rows
+    ) -> Self:
+        "The same model, which declines so much that a promise on its answers holds"
+        new, c = own_copy(self), int(self.n_classes)
+        new.promise = None
+        f = new.predict_log_proba(x)
+        said, y = new.decide(f), check_labels(x.labels, len(x), c).to(f.device)
+        found = [t.cpu() for t in (confidence_of(f, said), said != y, y == c)]
+        promise = at_most(*found[:2], error, delta, found[2], base_rate)
+        if promise.cut is None: raise ValueError(f"at_most: {promise}")
+        new.promise = promise
+        return new
 
     def _load_from_state_dict(self, state_dict, prefix, *args):
         self.scorer = own_copy(self.scorer)  # what comes next is put into it
@@ -168,7 +203,10 @@ class Movable(Calibrator):
 
     def _to_be_moved(self) -> Self:
         check_fitted(self, next(self.buffers(), torch.empty(0)).device)
-        if self.turns is not None: return own_copy(self)
+        if self.turns is not None:
+            new = own_copy(self)
+            new.promise = None
+            return new
         found = f"{type(self).__name__} from a file that does not hold where its rows turn"
         raise refuse("at", found, "one that was fitted since files do")
 

@@ -1,25 +1,27 @@
-// Draw a digit: a canvas, the small network of the embedded benchmark, and three methods side by side.
+// Draw a digit: a canvas, the small network of the embedded benchmark, and four methods side by side.
 import { alphaSlider, el, exampleButtons, latest, markOf, percent, speaker, start, triangle } from "./page.js";
 import { asDigit } from "./pixels.js";
-import { argmax, byRanks, kind, level, link, rejectOrClassify, threshold, unified } from "./u2c.js";
+import { argmax, byOdds, byRanks, kind, level, link, rejectOrClassify, threshold, turningPoint, unified } from "./u2c.js";
 
-const METHODS = { rc: "RC", u2c: "U2C", rank: "RankU2C" };
+const METHODS = { rc: "RC", u2c: "U2C", rank: "RankU2C", left_out: "LeftOutU2C" };
 const UNKNOWN = "I don’t know", SIZE = 280, PEN = 24, STEP = SIZE / 28;
 
 // ---- what the network says ----
 
 async function ask({ ort, session }, pixels) {
   const images = new ort.Tensor("float32", pixels, [1, 28, 28]);
-  const { logits, u, p_value } = await session.run({ images });
-  return { logits: Array.from(logits.data), u: u.data[0], p: p_value.data[0] };
+  const { logits, u, p_value, joint } = await session.run({ images });
+  return { logits: Array.from(logits.data), u: u.data[0], p: p_value.data[0], joint: joint.data[0] };
 }
 
-export function methods(data, { logits, u, p }, alpha) {
+export function methods(data, { logits, u, p, joint }, alpha) {
+  const { weight, turns } = data.learned;
   const f = logits.map((v) => v / data.tau), i = data.alphas.indexOf(alpha);
   return {
     rc: rejectOrClassify(f, u, threshold(data.in_sample, alpha)),
     u2c: unified(f, link(data.links[i], u)),
     rank: byRanks(f, p, level(data.turns, alpha), data.power),
+    left_out: byOdds(f, weight * joint + turningPoint(turns, alpha)),
   };
 }
 
@@ -49,7 +51,7 @@ function bars(classes) {
   const heads = Object.entries(METHODS).map(([m, name]) =>
     el("th", { scope: "col", class: `live-${m}` }, markOf(m), name));
   const table = el("table", { class: "live-bars" },
-    el("caption", { class: "live-hidden" }, "Probabilities of the eight digits and of abstaining, by three methods"),
+    el("caption", { class: "live-hidden" }, "Probabilities of the eight digits and of abstaining, by four methods"),
     el("thead", {}, el("tr", {}, el("td"), ...heads)), el("tbody", {}, ...rows));
   const show = (probs) => Object.keys(METHODS).forEach((m, j) => rows.forEach((row, k) => {
     const at = row.cells[j + 1], p = probs[m][k];

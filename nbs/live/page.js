@@ -136,14 +136,15 @@ export function speaker(wait = 600) {
 // ---- the triangle: P(abstain) to the right, the largest class probability upwards ----
 
 const SPAN = 200, MARKS = {
-  // one fits into the other: where methods agree, all three are seen
+  // one fits into the other: where methods agree, all are seen
+  left_out: () => svg("circle", { r: 12.5 }),
   rc: () => svg("circle", { r: 9.5 }),
   u2c: () => svg("rect", { x: -6, y: -6, width: 12, height: 12 }),
   rank: () => svg("path", { d: "M0 -5.5 L5.5 0 L0 5.5 L-5.5 0 Z" }),
 };
 
 export function markOf(method) {
-  return svg("svg", { class: `live-mark live-${method}`, viewBox: "-11 -11 22 22", "aria-hidden": "true" }, MARKS[method]());
+  return svg("svg", { class: `live-mark live-${method}`, viewBox: method === "left_out" ? "-14 -14 28 28" : "-11 -11 22 22", "aria-hidden": "true" }, MARKS[method]());
 }
 
 function axes() {

@@ -1,5 +1,5 @@
 // The methods of u2c on one row: from its logits, its score u and the p-value of u to c+1 probabilities, the last for
-// "I don't know". The notebooks 04_reject, 05_unified, 05a_rank and 06_regions derive what is computed here, and
+// "I don't know". The notebooks 04_reject, 05_unified, 06_regions, 01_rank and 08_left_out derive what is computed here, and
 // tests/test_live.py compares every function with the library.
 
 export function logSumExp(x) {
@@ -23,13 +23,15 @@ export function threshold(sorted, alpha) {
   return sorted[low] + (at - low) * (sorted[high] - sorted[low]);
 }
 
-// RankU2C's level: as many rows abstain as lie at or above the quantile. `turns` holds, for each validation row, the
-// logarithm of the level at which it begins to abstain, ascending.
-export function level(turns, alpha) {
+// Where as many rows abstain as lie at or above the quantile. `turns` holds, for each validation row, where it begins to
+// abstain, ascending: the intercept of LeftOutU2C's odds, or the logarithm of RankU2C's level.
+export function turningPoint(turns, alpha) {
   const n = turns.length, abstain = n - Math.ceil((n - 1) * alpha - 1e-9);
   const last = turns[abstain - 1], above = turns.find((turn) => turn > last);
-  return Math.exp(above === undefined ? last + 1 : (last + above) / 2);
+  return above === undefined ? last + 1 : (last + above) / 2;
 }
+
+export const level = (turns, alpha) => Math.exp(turningPoint(turns, alpha));
 
 // U2C's tau_u: a network of one number with a hidden layer of rectified units.
 export function link({ w, b, v, bias }, u) {
@@ -47,6 +49,11 @@ export function unified(f, tauU) {
 export function byRanks(f, p, level, power = 2) {
   const abstain = 1 / (1 + (p / level) ** power);
   return [...softmax(f).map((q) => q * (1 - abstain)), abstain];
+}
+
+export function byOdds(f, odds) {
+  const all = logSumExp(f);
+  return softmax([...f.map((v) => v - all), odds]);
 }
 
 // The kind of knowledge, as `U2CClassifier.explain` names it.

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 import u2c
 from ..core import Fitted, Outputs, as_bytes, check_fitted
+from ..guarantee import Promise
 from ..guards import ArrayLike, lock, refuse
 from ..metrics import ece, nll
 from ..left_out import LeftOutRow, LeftOutU2C, left_out_report
@@ -241,12 +242,14 @@ def _check_room(
 def _check_state(
     model: nn.Module,  # loaded
 ) -> None:
-    "Raise if a number is nan, or a temperature, a level or known scores are none"
+    "Raise if a number is nan, or a temperature, a level, a slope or known scores none"
     for name, x in chain(model.named_parameters(), model.named_buffers()):
         last = name.split(".")[-1]
-        if x.isnan().any() or last == "theta" and x.isinf().any():
+        bounded = last in ("theta", "intercept", "odds")
+        if x.isnan().any() or bounded and x.isinf().any():
             raise refuse(name, "nan or inf", "numbers")
-        if last in ("tau", "level") and not (torch.isfinite(x) & (x > 0)).all():
+        positive = last in ("tau", "level") or name == "weight"  # that of learned odds
+        if positive and not (torch.isfinite(x) & (x > 0)).all():
             raise refuse(name, x.tolist(), "a finite number above 0")
         if last not in ("reference", "turns"): continue
         if not (x.numel() and torch.isfinite(x).all() and (x.diff() >= 0).all()):
@@ -271,6 +274,20 @@ def _told(
     if fits and 0 <= row["hides"] < c and 0 <= row["taken_for"] < c: return LeftOutRow(**row)
     raise refuse("left_out", f"{row!r:.60}", "what `pack` makes of a report")
 
+# %% ../../nbs/service/03_artifact.ipynb #artprom1
+def _promised(
+    said: dict[str, Any],  # of a file
+) -> Promise:
+    "A promise as a file tells it"
+    found = Promise(**said)
+    shares = [found.error, found.delta]
+    if found.base_rate is not None: shares.append(found.base_rate)
+    counts = [found.wrong, found.answered, found.rows]
+    fits = all(type(x) is float and 0 < x < 1 for x in shares)
+    fits &= all(type(k) is int and k >= 0 for k in counts) and counts == sorted(counts)
+    if fits and type(found.cut) is float and 0 <= found.cut < 1: return found
+    raise refuse("promise", f"{said!r:.60}", "what `at_most` made")
+
 # %% ../../nbs/service/03_artifact.ipynb #bcff59d7
 def unpack(
     header: dict[str, Any],  # what `pack` made
@@ -288,6 +305,7 @@ def unpack(
         _check_state(model)
         if isinstance(model, LeftOutU2C) and "left_out" in header:
             model.told = [_told(row, int(model.n_classes)) for row in header["left_out"]]
+        if "promise" in header: model.promise = _promised(header["promise"])
         return model
 
 # %% ../../nbs/service/03_artifact.ipynb #8d57c173
@@ -329,6 +347,7 @@ def pack(
     modules = {k[:-len("._extra_state")]: as_json(v) for k, v in texts.items()}
     header: dict[str, Any] = {"modules": modules}
     if rows := rows_of_report(model): header["left_out"] = [row._asdict() for row in rows]
+    if model.promise is not None: header["promise"] = model.promise._asdict()
     tensors = {k: state[k] for k in state.keys() - texts.keys()}
     _check_comes_back(model, unpack(header, {k: v.cpu() for k, v in tensors.items()}))
     return header, tensors
@@ -463,6 +482,7 @@ def model_card(
         "# Model card",
         f"A classifier of {c} classes that may answer with none of them. The last of its "
         f"{c + 1} probabilities is that of abstaining{_set_by(model)}.",
+        *([] if model.promise is None else [f"It was promised that {model.promise}."]),
         "\n".join(f"- {escaped(k)}: {escaped(v)}" for k, v in facts.items()),
         "## What it does",
         _figures_table(measured) if measured else "It has not been measured at this level.",

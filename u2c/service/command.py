@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import u2c
 
 if TYPE_CHECKING:
+    from u2c.guarantee import Promise
     from u2c.service.classifier import U2CClassifier
     from u2c.service.inputs import Data, ImageList
     from u2c.service.report import Measured, Served
@@ -227,8 +228,15 @@ def calibrate_images(args: argparse.Namespace) -> int:
         images, classes = class_images(args.data, names)
         clf = reader.network = new_classifier(args, classes)
         clf.fit(together(reader.images(images), args.data, labels=True).outputs)
+        if args.max_error is not None:
+            images, _ = class_images(args.held_out, clf.classes)
+            rows = together(reader.images(images), args.held_out, labels=True).outputs
+            found = clf.measured
+            clf = clf.at_most(rows, args.max_error, args.delta)
+            clf.measured = found
     clf.save(args.out, card=args.card)
-    say_calibrated(args, clf.measured["validation"], f", last layer {clf.net.layer!r}")
+    more = f", last layer {clf.net.layer!r}"
+    say_calibrated(args, clf.measured["validation"], clf.promise, more)
     return reader.code
 
 # %% ../../nbs/service/08_command.ipynb #7efc0e76
@@ -242,29 +250,35 @@ def calibrate_outputs(args: argparse.Namespace) -> int:
             raise refused(name, "with a file of outputs", "with images alone")
     va = read_outputs(args.data).outputs
     model = make_calibrator(args.method, args.scorer, args.alpha, args.prior, args.costs)
-    model.fit(va)
-    u = model.va_scores
+    measured = realised(model.fit(va), va, model.va_scores)
+    if args.max_error is not None:
+        held_out = read_outputs(args.held_out).outputs
+        model = model.at_most(held_out, args.max_error, args.delta)
     save_calibrator(args.out, model)
-    say_calibrated(args, realised(model, va, u), "")
+    say_calibrated(args, measured, model.promise)
     return 0
 
 # %% ../../nbs/service/08_command.ipynb #45f82a2e
 def say_calibrated(
     args: argparse.Namespace,
     found: dict[str, float],  # what `realised` says
-    more: str,
+    promise: "Promise | None",
+    more: str = "",
 ) -> None:
-    "What was learned, in two lines"
+    "What was learned, in two lines, and what is promised"
     print(f"{args.out}: {args.method} on {args.scorer}, {found['rows']:,} rows{more}")
     print(f"of them {found['rejected']:.1%} are declined; err {found['err']:.3f}, "
           f"ece {found['ece']:.3f}, nll {found['nll']:.3f}")
+    if promise: print(promise)
 
 # %% ../../nbs/service/08_command.ipynb #5f40a557
 def calibrate(args: argparse.Namespace) -> int:
     "Calibrate a classifier, and write it into one file"
-    from u2c.service.classifier import METHOD
+    from u2c.service.classifier import usual_method
     from u2c.service.inputs import is_table
-    args.method = args.method or METHOD
+    args.method = args.method or usual_method(args.scorer)
+    if (args.max_error is None) != (args.held_out is None):
+        raise refused("max-error", "one of two", "--max-error E with --held-out DATA")
     if not Path(args.out).resolve().parent.is_dir():
         raise refused("out", f"no folder for {args.out}", "one that is there")
     return (calibrate_outputs if is_table(args.data) else calibrate_images)(args)
@@ -432,9 +446,10 @@ def watch(args: argparse.Namespace) -> int:
     assert reader.opened  # what is wrong with it is said before anything is done
     with locked(state):
         seen = opened_watch(reader, state)
-        if args.scores or args.p_values:
+        if args.scores or args.p_values or args.labels:
             numbers = numbers_from(args.inputs)
-            if numbers: seen.update(**{"x" if args.scores else "p": numbers})
+            if numbers and args.labels: seen.label(numbers, args.max_error)
+            elif numbers: seen.update(**{"x" if args.scores else "p": numbers})
         else:
             for data in reader.batches(args.inputs): seen.update(data.outputs.to("cpu"))
         if args.plot:
@@ -443,7 +458,7 @@ def watch(args: argparse.Namespace) -> int:
         seen.save(state)  # last: what fails before leaves the older state
     found = seen.report()
     print(json_line(asdict(found)) if args.json else found)
-    return 3 if found.alarm else reader.code
+    return 3 if found.alarmed else reader.code
 
 # %% ../../nbs/service/08_command.ipynb #25ec7932
 def real_rows(
@@ -469,11 +484,12 @@ def export(args: argparse.Namespace) -> int:
     head, rows = args.head or source is None, real_rows(reader, args.data)
     if isinstance(rows, list) or not head:
         with needs("vision"):
-            found = export_classifier(reader.network, args.out, rows, not head)
+            clf, how = reader.network, dict(tolerance=args.tolerance)
+            found = export_classifier(clf, args.out, rows, not head, **how)
     else:
         about = {"classes": served.classes, "unknown": served.unknown}
-        model = served.calibrator
-        found = export_calibrator(args.out, model, rows, served.reference, about)
+        model, known = served.calibrator, served.reference
+        found = export_calibrator(args.out, model, rows, known, about, args.tolerance)
     takes = "features and logits" if head else "images"
     print(f"{args.out}: {Path(args.out).stat().st_size // 1000:,} kB, takes {takes}; {found}")
     return reader.code
@@ -494,6 +510,8 @@ one's own weights of a known architecture:
   u2c calibrate --model own.pth --arch timm/resnet18 --data va -o my.u2c
 features and logits in a file, without a network:
   u2c calibrate --data va.npz -o my.u2c
+with at most 2 % of wrong answers, or a word on how many rows that would take:
+  u2c calibrate --data va.npz -o my.u2c --max-error 0.02 --held-out te.npz
 
 The images should be such as the network has not been trained on. A .csv has the
 columns logit_0, logit_1, ..., feature_0, ..., label; an .npz or .safetensors has
@@ -526,6 +544,8 @@ begin with fresh images of the kind that is expected, not those of calibrate:
 show it what comes in, as images, outputs or scores, as often as you like:
   u2c watch my.u2c monday/
   u2c predict my.u2c tuesday --json | jq .u | u2c watch my.u2c --scores -
+and labels of answered inputs as they come, 1 for a right answer and 0 for a wrong one:
+  u2c watch my.u2c --labels monday.txt
 and look at it:
   u2c watch my.u2c --plot watch.png
 
@@ -538,7 +558,7 @@ what was calibrated alone, features and logits in:
   u2c export my.u2c head.pt2 --head --data te.npz
 
 The file is run and compared with the original, on random rows and on those of
---data, and is not written if a probability is off by more than 1e-5.""",
+--data, and is not written if a probability is off by more than --tolerance.""",
 }
 
 # %% ../../nbs/service/08_command.ipynb #cmdscor1
@@ -573,8 +593,9 @@ def calibrate_options(parser: argparse.ArgumentParser) -> None:
     add("-o", "--out", required=True, metavar="FILE", help="the file to write, such as my.u2c")
     scorers = f"the uncertainty u(x), one of {', '.join(SCORERS)} (default: combined)"
     add("--scorer", default="combined", help=scorers)
-    methods = ("rank", "left-out", "u2c", "u2c_linear", "rc")
-    add("--method", choices=methods, help="how to calibrate (default: as U2CClassifier does)")
+    methods = ("left-out", "rank", "u2c", "u2c_linear", "rc")
+    usual = "how to calibrate (default: left-out with combined, rank with one score)"
+    add("--method", choices=methods, help=usual)
     level_options(parser, 0.95)
     add("--unknown", metavar="WORD", help="to abstain (default: unknown)")
     classes = ("all classes, one a line, in the order of the logits "
@@ -583,6 +604,11 @@ def calibrate_options(parser: argparse.ArgumentParser) -> None:
     add("--layer", help="the last linear layer, where it is not found by itself")
     add("--size", type=positive, help="pixels a side, other than the network says")
     add("--card", action="store_true", help="write a model card beside the file")
+    error = "promise that at most this share of the answers is wrong; needs --held-out"
+    add("--max-error", type=float, metavar="E", help=error)
+    add("--held-out", metavar="DATA", help="labelled, as --data, and not part of it")
+    chance = "chance that the promise is not kept (default: 0.05)"
+    add("--delta", type=float, default=0.05, help=chance)
 
 # %% ../../nbs/service/08_command.ipynb #7f4ce846
 def predict_options(parser: argparse.ArgumentParser) -> None:
@@ -637,6 +663,10 @@ def watch_options(parser: argparse.ArgumentParser) -> None:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--scores", action="store_true", help="TRAFFIC is scores u, one a line")
     how.add_argument("--p-values", action="store_true", help="TRAFFIC is p-values, one a line")
+    late = "TRAFFIC is 1 or 0 a line: was an answer right?"
+    how.add_argument("--labels", action="store_true", help=late)
+    error = "with --labels: share that may be wrong (default: as was promised)"
+    add("--max-error", type=float, metavar="E", help=error)
     add("--json", action="store_true", help="an object of JSON")
     add("--plot", metavar="FILE", help="draw the watch over time")
 
@@ -647,6 +677,8 @@ def export_options(parser: argparse.ArgumentParser) -> None:
     add("out", metavar="OUT", help="the file to write: my.onnx, or my.pt2 for torch.export")
     add("--head", action="store_true", help="without the network: features and logits in")
     add("--data", metavar="DATA", help="images, or a file of outputs, to compare on")
+    off = "what a probability may be off by (default: 1e-5; half precision may need 0.01)"
+    add("--tolerance", type=float, default=1e-5, metavar="T", help=off)
 
 # %% ../../nbs/service/08_command.ipynb #cmdimg01
 def image_options(parser: argparse.ArgumentParser) -> None:

@@ -28,12 +28,13 @@ from ..reject import Calibrator, RejectOrClassify
 from ..scores.base import Scorer
 from ..scores.combined import Combined, joined, scorers_of, tail_scale
 from ..scores.distances import KNN, Mahalanobis
-from ..scores.head import ASH, MaxLogit, binarize
-from ..scores.logits import Entropy
-from ..scores.more import FDBD, Residual, ViM
+from ..scores.head import ASH, HeadScorer, MaxLogit
+from ..scores.logits import GEN, MSP, Energy, Entropy, LogitScorer
+from ..scores.more import ASHP, ASHS, DICE, FDBD, NNGuide, ReAct, Residual, SHE, ViM
 from .artifact import check_place, pack, reason_of, whole_file
 from .classifier import U2CClassifier, check_weights
-from .network import Featurizer, evaluating, first_weight, watched
+from .network import Featurizer, Inputs, called, evaluating, first_weight
+from .network import mapped, tensors_of, two_sided, watched
 from ..unified import U2C
 
 # %% ../../nbs/service/05_export.ipynb #b8d849af
@@ -106,23 +107,50 @@ class MaxLogitTwin(nn.Module):
         return -logits.amax(1) / self.tau
 
 # %% ../../nbs/service/05_export.ipynb #e957a5ee
-@twin_of(ASH)
-class ASHTwin(nn.Module):
-    "Minus the log-sum-exp of the head on binarized features"
+@twin_of(DICE)
+class HeadTwin(nn.Module):
+    "Minus the log-sum-exp of the head, or of what DICE leaves of it"
     weight: Tensor
     bias: Tensor
 
-    def __init__(self, fitted: ASH):
+    def __init__(self, fitted: HeadScorer):
         super().__init__()
-        d = fitted.weight.shape[1]
-        self.keep, self.by = max(1, d - round(d * fitted.percentile / 100)), fitted.by
-        self.register_buffer("weight", fitted.weight.detach().float().cpu().clone())
+        weight = fitted.sparse if isinstance(fitted, DICE) else fitted.weight
+        self.register_buffer("weight", weight.detach().float().cpu().clone())
         self.register_buffer("bias", fitted.bias.detach().float().cpu().clone())
+
+    def shaped(self, features: Tensor) -> Tensor:
+        "What the head is applied to"
+        return features
 
     def forward(self, features: Tensor, logits: Tensor) -> Tensor:
         "u of each row"
-        pruned = binarize(features, self.keep, self.by)
-        return -nn.functional.linear(pruned, self.weight, self.bias).logsumexp(1)
+        shaped = self.shaped(features)
+        return -nn.functional.linear(shaped, self.weight, self.bias).logsumexp(1)
+
+# %% ../../nbs/service/05_export.ipynb #moretwn6
+@twin_of(ReAct)
+class ReActTwin(HeadTwin):
+    "The head on features that are cut"
+    def __init__(self, fitted: ReAct):
+        super().__init__(fitted)
+        self.cut = float(fitted.cut)
+
+    def shaped(self, features: Tensor) -> Tensor: return features.clamp_max(self.cut)
+
+# %% ../../nbs/service/05_export.ipynb #moretwn7
+@twin_of(ASH)
+@twin_of(ASHP)
+@twin_of(ASHS)
+class ASHTwin(HeadTwin):
+    "The head on binarized or pruned features"
+    def __init__(self, fitted: ASH):
+        super().__init__(fitted)
+        d = fitted.weight.shape[1]
+        self.keep = max(1, d - round(d * fitted.percentile / 100))
+        self.prune = fitted._shaped
+
+    def shaped(self, features: Tensor) -> Tensor: return self.prune(features, self.keep)
 
 # %% ../../nbs/service/05_export.ipynb #447f49c0
 @twin_of(Mahalanobis)
@@ -155,6 +183,13 @@ class MahalanobisTwin(nn.Module):
         return (md - md_0 if self.relative else md).float()
 
 # %% ../../nbs/service/05_export.ipynb #c17d8948
+def of_unit_length(features: Tensor) -> Tensor:
+    "Features of length 1, zeros as they are"
+    wide = features.double()  # squares of float32 may overflow float32
+    length = wide.square().sum(1, keepdim=True).sqrt()
+    return (wide / torch.where(length > 0, length, 1)).float()
+
+
 @twin_of(KNN)
 class KNNTwin(nn.Module):
     "Distance to the nearest validation features, all of unit length"
@@ -169,25 +204,63 @@ class KNNTwin(nn.Module):
 
     def forward(self, features: Tensor, logits: Tensor) -> Tensor:
         "u of each row"
-        wide = features.double()  # squares of float32 may overflow float32
-        length = wide.square().sum(1, keepdim=True).sqrt()
-        q = (wide / torch.where(length > 0, length, 1)).float()
+        q = of_unit_length(features)
         square = q.square().sum(1, keepdim=True) + self.length - 2 * q @ self.bank.T
         nearest = square.topk(self.k, 1, largest=False).values.clamp_min(0)
         return nearest[:, -1] if self.distance == "kth" else nearest.sqrt().mean(1)
 
+# %% ../../nbs/service/05_export.ipynb #moretwn9
+@twin_of(NNGuide)
+class NNGuideTwin(KNNTwin):
+    "Minus the energy times the similarity to the nearest rows"
+    def forward(self, features: Tensor, logits: Tensor) -> Tensor:
+        "u of each row"
+        near = (of_unit_length(features) @ self.bank.T).topk(self.k, 1).values.mean(1)
+        return -near * logits.logsumexp(1)
+
+# %% ../../nbs/service/05_export.ipynb #moretwna
+@twin_of(SHE)
+class SHETwin(nn.Module):
+    "How unlike the pattern of its class an input is"
+    patterns: Tensor
+
+    def __init__(self, fitted: SHE):
+        super().__init__()
+        self.metric = fitted.metric
+        self.register_buffer("patterns", fitted.patterns.float().cpu().contiguous())
+
+    def forward(self, features: Tensor, logits: Tensor) -> Tensor:
+        "u of each row"
+        like = self.patterns[logits.argmax(1)]
+        if self.metric == "euclidean": return (features - like).square().sum(1).sqrt()
+        if self.metric == "cosine": return -torch.cosine_similarity(features, like, 1)
+        return -(features * like).sum(1)
+
 # %% ../../nbs/service/05_export.ipynb #moretwn2
+@twin_of(MSP)
 @twin_of(Entropy)
-class EntropyTwin(nn.Module):
-    "The entropy of the softmax"
-    def __init__(self, fitted: Entropy):
+@twin_of(GEN)
+class LogitTwin(nn.Module):
+    "A score of tempered logits, by its own formula"
+    def __init__(self, fitted: LogitScorer):
+        super().__init__()
+        self.tau, self.of = float(fitted.temperature or fitted.tau), fitted._of
+
+    def forward(self, features: Tensor, logits: Tensor) -> Tensor:
+        "u of each row"
+        return self.of(logits / self.tau)
+
+# %% ../../nbs/service/05_export.ipynb #moretwn8
+@twin_of(Energy)
+class EnergyTwin(nn.Module):
+    "Minus the temperature times the log-sum-exp of the tempered logits"
+    def __init__(self, fitted: Energy):
         super().__init__()
         self.tau = float(fitted.temperature or fitted.tau)
 
     def forward(self, features: Tensor, logits: Tensor) -> Tensor:
         "u of each row"
-        log_p = (logits / self.tau).log_softmax(1)
-        return -(log_p.exp() * log_p).sum(1)
+        return -self.tau * (logits / self.tau).logsumexp(1)
 
 # %% ../../nbs/service/05_export.ipynb #moretwn3
 @twin_of(Residual)
@@ -384,26 +457,32 @@ class Head(nn.Module):
 # %% ../../nbs/service/05_export.ipynb #cb635e56
 class Whole(nn.Module):
     "Images in; probabilities, u and its p-value out"
-    takes = ("images",)
-
     def __init__(
         self,
         model: nn.Module,
         layer: str,  # the name of its last linear layer
         head: Head,
+        example: Inputs,  # a few rows
     ):
         super().__init__()
         self.model, self.layer, self.head, self.gives = model, layer, head, head.gives
+        self.named, self.single = isinstance(example, dict), isinstance(example, Tensor)
+        numbered = [f"input_{i}" for i in range(len(example))]
+        takes = example if isinstance(example, dict) else numbered
+        self.takes = ("images",) if self.single else tuple(takes)
 
-    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, *images: Tensor) -> tuple[Tensor, ...]:
         "The answer for each image"
-        with watched(self.model, [self.layer]) as calls: self.model(images)
-        features, logits = (widen(x) for x in calls[0][1:])
+        x: Any = dict(zip(self.takes, images)) if self.named else images
+        with watched(self.model, [self.layer]) as calls:
+            called(self.model, x[0] if self.single else x)
+        features, logits = (widen(t) for t in calls[0][1:])
         # a layer such as the largest of several may lose what is no number on the way
-        if images.is_floating_point():  # tokens are whole numbers
-            fine = torch.isfinite(images).flatten(1).all(1)[:, None]
+        for t in images:
+            if not t.is_floating_point(): continue
+            fine = torch.isfinite(t).flatten(1).all(1)[:, None]
             features = torch.where(fine, features, math.nan)
-        return self.head(features, logits)
+        return self.head(features, two_sided(logits))
 
 # %% ../../nbs/service/05_export.ipynb #99a284d4
 @contextmanager
@@ -445,6 +524,17 @@ def _traced(
         remedy = "backbone=False exports what comes behind it"
         raise refuse("model", found, f"one of tensor operations alone; {remedy}") from e
 
+# %% ../../nbs/service/05_export.ipynb #expshap1
+def shapes_of(
+    module: nn.Module,  # what is traced
+    example: tuple[Tensor, ...],  # its inputs
+) -> Any:  # as torch.export has it
+    "Any number of rows; of texts, any number of words as well"
+    n, auto = torch.export.Dim("n"), torch.export.Dim.AUTO
+    text = lambda t: t.ndim == 2 and not t.is_floating_point()
+    shapes = tuple({0: n} | ({1: auto} if text(t) else {}) for t in example)
+    return (shapes,) if isinstance(module, Whole) else shapes
+
 # %% ../../nbs/service/05_export.ipynb #bc0d798a
 def write_onnx(
     path: Path,
@@ -461,7 +551,7 @@ def write_onnx(
         program: Any = torch.onnx.export(
             module, example, dynamo=True, external_data=False, verbose=False,
             input_names=module.takes, output_names=module.gives,
-            dynamic_shapes=({0: "n"},) * len(example))
+            dynamic_shapes=shapes_of(module, example))
     program.model.metadata_props["u2c"] = json.dumps(note, sort_keys=True)
     program.save(str(path), external_data=False)
 
@@ -473,9 +563,9 @@ def write_pt2(
     note: dict[str, Any],  # for the file, as JSON
 ) -> None:
     "Trace a module, and write it as a program of torch.export"
-    shapes = ({0: torch.export.Dim("n")},) * len(example)
     with _traced(module):
-        program = torch.export.export(module, example, dynamic_shapes=shapes)
+        program = torch.export.export(
+            module, example, dynamic_shapes=shapes_of(module, example))
     text = json.dumps(note, sort_keys=True)
     torch.export.save(program, path, extra_files={"u2c.json": text})
 
@@ -543,17 +633,18 @@ def check_answer(
     answer: Answer,  # of a file
     ranges: list[tuple[Tensor, Tensor]],  # of the original
     plain: Tensor,  # (n, c+1) probabilities of the original
+    most: float = MOST_OFF,  # what it may be off by
 ) -> Agreement:
     "Raise unless a file answers as the original does"
     for name, found, (low, high) in zip(OUTPUTS, answer, ranges):
         found, unit = found.double(), 1 + high.abs() if name == "u" else 1.0
         beyond = torch.maximum(low - found, found - high) / unit
-        if (beyond <= MOST_OFF).all(): continue
+        if (beyond <= most).all(): continue
         row = int(beyond.reshape(len(beyond), -1).amax(1).nan_to_num(math.inf).argmax())
         worst = f"{name} in row {row} of the comparison off by {beyond[row].max().item():.1e}"
-        raise refuse("export", worst, f"{MOST_OFF:g} at most; nothing was written")
+        raise refuse("export", worst, f"{most:g} at most; nothing was written")
     off = (answer[0].double() - plain).abs().amax(1)
-    steps = off > MOST_OFF
+    steps = off > most
     rest = off[~steps]
     return Agreement(len(off), rest.max().item() if len(rest) else 0.0, int(steps.sum()))
 
@@ -567,6 +658,7 @@ def random_like(
     g = torch.Generator().manual_seed(seed)
     shape = rows, *x.shape[1:]
     if not x.is_floating_point():  # such as numbers of words: any of those that there are
+        if x.max() <= 1: return x[torch.randint(len(x), (rows,), generator=g)]  # a mask
         return x.flatten()[torch.randint(x.numel(), shape, generator=g)]
     spread = 10 ** (2 * torch.rand(rows, *[1] * (x.ndim - 1), generator=g) - 1)
     noise = torch.randn(shape, generator=g) * spread
@@ -604,15 +696,16 @@ def head_trials(
 
 # %% ../../nbs/service/05_export.ipynb #7e27d23e
 def whole_trials(
-    images: Tensor,  # real ones, or zeros in their shape
+    images: Inputs,  # real ones, or zeros in their shape
     real: bool,  # are they?
     net: Featurizer,  # on the CPU
 ) -> list[Trial]:
     "Random images, and real ones, for a file that takes images"
     found: list[Trial] = []
-    for x in [random_like(images, rows=8)] + [images] * real:
-        seen = net.outputs(x)
-        found.append(((x,), [seen, *(nudged(seen, seed) for seed in range(3))]))
+    for x in [mapped(lambda t: random_like(t, rows=8), images)] + [images] * real:
+        seen = Outputs(*net.forward(x))
+        inputs = tuple(tensors_of(x))
+        found.append((inputs, [seen, *(nudged(seen, seed) for seed in range(3))]))
     return found
 
 # %% ../../nbs/service/05_export.ipynb #5b452d5a
@@ -635,10 +728,12 @@ def write_compared(
     reference: Tensor | None,  # (m,) scores of validation rows, ascending
     trials: list[Trial],  # the first is the example for the tracer
     note: dict[str, Any],
+    tolerance: float,
 ) -> Agreement:
     "Write a file, run it, and keep it if it agrees"
-    if getattr(calibrator, "costs", None) is not None:
-        warn("export: costs decide in predict alone, and the file gives probabilities")
+    if getattr(calibrator, "costs", None) is not None or calibrator.promise is not None:
+        what = "costs decide" if calibrator.promise is None else "what was promised decides"
+        warn(f"export: {what} in predict alone, and the file gives probabilities")
     example, found = tuple(x[:2].clone() for x in trials[0][0]), []
     with whole_file(path) as partial, evaluating(module):
         writers[path.suffix](partial, module, example, note)
@@ -646,7 +741,7 @@ def write_compared(
         for inputs, seen in trials:
             ranges = answer_ranges(calibrator, reference, seen)
             plain = calibrator.predict_proba(seen[0]).double()
-            found.append(check_answer(run(*inputs), ranges, plain))
+            found.append(check_answer(run(*inputs), ranges, plain, tolerance))
     rows, off, steps = zip(*found)
     return Agreement(sum(rows), max(off), sum(steps))
 
@@ -656,7 +751,9 @@ def describe_file(
     about: dict[str, Any],  # what else there is to say
 ) -> dict[str, Any]:
     "The note that goes into a file"
-    modules = pack(calibrator)[0]["modules"]
+    header = pack(calibrator)[0]
+    modules = header["modules"]
+    if "promise" in header: about = about | {"promise": header["promise"]}
     versions = {"u2c": u2c.__version__, "torch": torch.__version__.split("+")[0]}
     try: json.dumps(about)
     except TypeError as e:
@@ -668,7 +765,7 @@ def width_of(
     scorer: Scorer,  # fitted
 ) -> int | None:  # None if it uses none
     "How many features a scorer expects"
-    widths = {"mean": 0, "bank": 1, "weight": 1}  # the buffer, and which of its sides
+    widths = {"mean": 0, "bank": 1, "weight": 1, "patterns": 1}  # the buffer, and which of its sides
     for part in scorer.modules():
         for name, side in widths.items():
             if isinstance(held := part._buffers.get(name), Tensor): return held.shape[side]
@@ -681,6 +778,7 @@ def export_calibrator(
     rows: Outputs | None = None,  # real rows, with features, to compare on
     reference: Tensor | None = None,  # scores of validation rows, ascending, for p-values
     about: dict[str, Any] | None = None,  # for the file's note
+    tolerance: float = MOST_OFF,  # what it may be off by in a probability
 ) -> Agreement:
     "Write a calibrator as a file: features and logits in"
     path = check_target(path)
@@ -707,28 +805,28 @@ def export_calibrator(
         rows = Outputs(torch.zeros(1, d), torch.zeros(1, c))
     head, note = Head(calibrator, reference), describe_file(calibrator, about or {})
     trials = head_trials(rows, real)
-    return write_compared(path, head, calibrator, reference, trials, note)
+    return write_compared(path, head, calibrator, reference, trials, note, tolerance)
 
 # %% ../../nbs/service/05_export.ipynb #expfirst
 def first_images(
     clf: U2CClassifier,
     data: Any,  # images in any form that the classifier takes
     batch: int,  # images at a time, where the batches are not given
-) -> Tensor:
+) -> Inputs:
     "The first batch of images"
     images, _ = next(clf.net.batches(data, batch, labels=False), (torch.empty(0), None))
-    if len(images): return images
+    if len(tensors_of(images)[0]): return images
     raise refuse("data", "no images", "one or more")
 
 # %% ../../nbs/service/05_export.ipynb #a2d798b3
 def real_images(
     clf: U2CClassifier,
     data: Any,  # images in any form that the classifier takes; None for those it has seen
-) -> tuple[Tensor, bool]:  # eight images at most; are they real?
+) -> tuple[Inputs, bool]:  # eight images at most; are they real?
     "A few images for a classifier"
     shape = (clf.net.preprocess or {}).get("input_size")
     if data is not None and not isinstance(data, Outputs):
-        return first_images(clf, data, 8)[:8], True
+        return mapped(lambda t: t[:8], first_images(clf, data, 8)), True
     if clf.net.example is not None: return clf.net.example, True
     if shape is None:
         expected = "a few images, to know what they look like"
@@ -743,8 +841,8 @@ def real_outputs(
 ) -> Outputs | None:  # 256 rows at most
     "Some outputs for a classifier"
     if data is None: return clf.sample
-    if not isinstance(data, Outputs): data = first_images(clf, data, 64)
-    x = clf.outputs(data, labels=False)
+    if isinstance(data, Outputs): x = clf.outputs(data, labels=False)
+    else: x = Outputs(*clf.net.forward(first_images(clf, data, 64)))
     return x[torch.linspace(0, len(x) - 1, min(len(x), 256)).long().to(x.device)]
 
 # %% ../../nbs/service/05_export.ipynb #d71103c8
@@ -753,6 +851,7 @@ def export(
     path: str | Path,  # ends in .onnx, or in .pt2 for torch.export
     data: Any = None,  # images, or `Outputs`, to compare on; None: some of those seen
     backbone: bool = True,  # from images on; or from features and logits
+    tolerance: float = MOST_OFF,  # what it may be off by; half precision may need 0.01
 ) -> Agreement:  # how it compares
     "Write a file that runs without this library, if it answers as this classifier does"
     path, calibrator = check_target(path), clf.ready()
@@ -762,16 +861,16 @@ def export(
     assert clf.reference is not None
     if not backbone:
         rows = real_outputs(clf, data)
-        return export_calibrator(path, calibrator, rows, clf.reference, about)
+        return export_calibrator(path, calibrator, rows, clf.reference, about, tolerance)
     check_weights(clf)
     images, real = real_images(clf, data)
     calibrator, reference = deepcopy(calibrator).cpu(), clf.reference.cpu()
     model = deepcopy(clf.net.model).cpu()  # a tracer may leave something behind
     net = Featurizer(model, clf.net.layer)
-    net.ndim, images = images.ndim, images.cpu()
-    if images.is_floating_point(): images = images.to(first_weight(model).dtype)
+    kind = first_weight(model).dtype
+    images = mapped(lambda t: t.cpu().to(kind if t.is_floating_point() else t.dtype), images)
     trials = whole_trials(images, real, net)
     assert net.layer is not None
-    whole = Whole(model, net.layer, Head(calibrator, reference))
+    whole = Whole(model, net.layer, Head(calibrator, reference), images)
     note = describe_file(calibrator, about | {"preprocess": clf.net.preprocess})
-    return write_compared(path, whole, calibrator, reference, trials, note)
+    return write_compared(path, whole, calibrator, reference, trials, note, tolerance)

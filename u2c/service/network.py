@@ -6,7 +6,7 @@
 __all__ = ['evaluating', 'watched', 'find_layer', 'Featurizer']
 
 # %% ../../nbs/service/00_featurizer.ipynb #netimp01
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from itertools import chain
@@ -38,6 +38,20 @@ def _restore_modes(
     for m, mode in modes.items():  # what a part's own way has done to others
         if m.training != mode: m.training = mode
 
+# %% ../../nbs/service/00_featurizer.ipynb #netmode1
+def modes_of(
+    model: nn.Module,
+) -> dict[nn.Module, bool]:  # a whole before its parts
+    "Which parts are in training; as `modules` finds them, in a fraction of the time"
+    found: dict[nn.Module, bool] = {}
+    todo: list[nn.Module | None] = [model]
+    while todo:
+        part = todo.pop()
+        if part is None or part in found: continue
+        found[part] = part.training
+        todo += part._modules.values()
+    return found
+
 # %% ../../nbs/service/00_featurizer.ipynb #42b07c52
 @contextmanager
 def evaluating(
@@ -46,7 +60,7 @@ def evaluating(
     "Evaluation mode, without gradients; then every part is in its own mode again"
     key = id(model)
     with _door:
-        count, modes = _inside.get(key) or (0, {m: m.training for m in model.modules()})
+        count, modes = _inside.get(key) or (0, modes_of(model))
         _inside[key] = count + 1, modes
     try:
         with _door:
@@ -103,6 +117,7 @@ def _close(
     b: Tensor,
 ) -> bool:
     "Do two matrices agree up to rounding, of half precision if one of them is?"
+    if a.shape != b.shape and len(a) == a.numel() == b.numel(): b = b.reshape(a.shape)
     if a.shape != b.shape: return False
     half = {a.dtype, b.dtype} & {torch.float16, torch.bfloat16}
     a, b = a.cpu().double(), b.cpu().double()
@@ -117,10 +132,39 @@ def _some(
     shown = ["..."] * (len(names) > 5) + [repr(name) for name in names[-5:]]
     return ", ".join(shown) or "none"
 
+# %% ../../nbs/service/00_featurizer.ipynb #netinp01
+Inputs = Tensor | dict[str, Tensor] | tuple[Tensor, ...]  # what a network takes, as a batch
+
+def mapped(
+    f: Callable[[Tensor], Tensor],
+    x: Inputs,
+) -> Inputs:
+    "`f` of each tensor of a batch"
+    if isinstance(x, dict): return {k: f(v) for k, v in x.items()}
+    return tuple(map(f, x)) if isinstance(x, tuple) else f(x)
+
+# %% ../../nbs/service/00_featurizer.ipynb #netinp02
+def tensors_of(
+    x: Inputs,
+) -> list[Tensor]:  # each with the same number of rows
+    "The tensors of a batch"
+    return [x] if isinstance(x, Tensor) else [*(x.values() if isinstance(x, dict) else x)]
+
+# %% ../../nbs/service/00_featurizer.ipynb #netinp03
+def called(
+    model: nn.Module,
+    x: Inputs,
+) -> Any:  # its logits, wherever they are in what it returns
+    "Ask a network about a batch"
+    if isinstance(x, dict): said = model(**x)
+    else: said = model(*x) if isinstance(x, tuple) else model(x)
+    if isinstance(said, Mapping) and "logits" in said: return said["logits"]
+    return getattr(said, "logits", said)
+
 # %% ../../nbs/service/00_featurizer.ipynb #2ebef27d
 def find_layer(
     model: nn.Module,
-    x: Tensor,  # a few inputs, where the model is
+    x: Inputs,  # a few of them, where the model is
     layer: str | None = None,  # its name, if it is known
 ) -> str:
     "The name of the linear layer that gives the logits"
@@ -129,8 +173,7 @@ def find_layer(
         expected = f"the name of a linear layer, such as {_some(linear)}"
         raise refuse("layer", repr(layer), expected)
     with evaluating(model), watched(model, linear if layer is None else [layer]) as calls:
-        said = model(x)
-    said = getattr(said, "logits", said)  # as transformers' models return them
+        said = called(model, x)
     ran, name = [call.layer for call in calls], type(model).__name__
     if layer is None and not isinstance(said, Tensor):
         found = f"{name}, which returns a {type(said).__name__}, no tensor"
@@ -329,14 +372,77 @@ def _stacked(
 def _given(
     item: Any,  # a batch, with labels or without
     labels: bool,  # look at labels
-) -> tuple[Tensor, Any]:
+) -> tuple[Inputs, Any]:
     "A batch as it comes, and its labels or None"
+    if isinstance(item, Mapping): return _named(item, labels)
     first, *rest = item if isinstance(item, tuple | list) else (item,)
+    if isinstance(first, Mapping): first = _named(first, False)[0]
+    elif _are_tensors(first): first = tuple(as_tensor(x, "images") for x in first)
+    if isinstance(first, dict | tuple): return first, rest[0] if rest and labels else None
+    if len(rest) > 1 and _are_tensors(rest) and rest[0].ndim > 1:
+        expected = "((a, b), labels), or adapt= that makes inputs and labels of it"
+        raise refuse("images", f"{len(item)} tensors in a row", expected)
     if isinstance(first, Tensor | np.ndarray) or not _is_image(first, 0):
         x = as_tensor(first, "images")
         if x.ndim: return x, rest[0] if rest and labels else None
     expected = "batches of tensors, a list of pictures, or (pictures, labels)"
     raise refuse("images", f"{type(first).__name__} where a batch should be", expected)
+
+# %% ../../nbs/service/00_featurizer.ipynb #4cdbf08d
+def _are_tensors(x: Any) -> bool:
+    "Is it several tensors or arrays, such as the inputs of a network?"
+    each = isinstance(x, list | tuple) and len(x) > 0
+    return each and all(isinstance(t, Tensor | np.ndarray) and t.ndim for t in x)
+
+# %% ../../nbs/service/00_featurizer.ipynb #158b2467
+def _named(
+    item: Mapping,  # what a network takes, by name, and labels if there are any
+    labels: bool,  # look at labels
+) -> tuple[dict[str, Tensor], Any]:
+    "The inputs of a batch by name, and its labels or None"
+    inputs = {k: v for k, v in item.items() if v is not None and k not in ("labels", "label")}
+    found = [item[k] for k in ("labels", "label") if item.get(k) is not None and labels]
+    try: x = {k: as_tensor(v, k) for k, v in inputs.items()}
+    except ValueError as e: raise ValueError(f"{e}; adapt= makes inputs of a batch") from e
+    if x and len({t.shape[:1] for t in x.values()}) == 1: return x, found[0] if found else None
+    shapes = ", ".join(f"{k} {tuple(t.shape)}" for k, t in x.items())
+    raise refuse("images", shapes or "no tensors", "one or more with as many rows each")
+
+# %% ../../nbs/service/00_featurizer.ipynb #83798717
+def _sliced(
+    item: Mapping,  # all rows at once
+    size: int,
+) -> Iterator[tuple[dict[str, Tensor], Any]]:
+    "Inputs by name in batches, with their labels or None"
+    x, y = _named(item, True)
+    for i in range(0, len(tensors_of(x)[0]), size):
+        part = slice(i, i + size)
+        yield {k: t[part] for k, t in x.items()}, None if y is None else y[part]
+
+# %% ../../nbs/service/00_featurizer.ipynb #5f4e8122
+def _are_texts(labels: Any) -> bool:
+    "Are there words among labels?"
+    return not isinstance(labels, Tensor) and any(isinstance(k, str) for k in labels)
+
+# %% ../../nbs/service/00_featurizer.ipynb #58fd1e44
+def _numbered(
+    labels: Any,  # of a batch
+    words: Sequence[str] | None,  # the classes, and the word for abstaining
+) -> Any:
+    "Labels as numbers, where they are words"
+    if not _are_texts(labels): return labels
+    places = {word: i for i, word in enumerate(words or ())}
+    odd = next((k for k in labels if k not in places), None)
+    if odd is None: return [places[k] for k in labels]
+    expected = f"one of {_some(words)}" if words else "classes=[...], in the order of the logits"
+    raise refuse("labels", f"{odd!r:.60}", expected)
+
+# %% ../../nbs/service/00_featurizer.ipynb #a6f47c1c
+def two_sided(
+    logits: Tensor,  # (n, c)
+) -> Tensor:  # (n, c), or (n, 2) of a single logit
+    "Logits of both classes where a network has one logit for the second against the first"
+    return torch.cat([-logits / 2, logits / 2], 1) if logits.shape[1] == 1 else logits
 
 # %% ../../nbs/service/00_featurizer.ipynb #50cad84c
 def batches_of(
@@ -346,22 +452,27 @@ def batches_of(
     size: int = 64,  # of the batches that are cut here
     labels: bool = True,  # look at labels
     bad: list[int] | None = None,  # where to note rows that cannot be read; None: raise
-) -> Iterator[tuple[Tensor, Any]]:  # images (n, ...) and their labels, or None
+    adapt: Callable | None = None,  # makes inputs, or (inputs, labels), of a batch
+) -> Iterator[tuple[Inputs, Any]]:  # images (n, ...) and their labels, or None
     "Images in batches, with labels where there are any"
     size = check_whole(size, "batch")
     images, y = _split([data] if _is_image(data, ndim) else data, ndim)
+    if isinstance(data, Mapping) and adapt is None: images = [*_sliced(data, size)]
     if not hasattr(images, "__iter__"):
         expected = "a tensor, pictures, or batches of them"
         raise refuse("images", type(images).__name__, expected, TypeError)
-    y = as_tensor(y, "labels") if labels and y is not None else None
+    if not labels: y = None
+    if y is not None and not _are_texts(y): y = as_tensor(y, "labels")
     if y is not None and len(images) != len(y):
         raise refuse("labels", len(y), f"{len(images)}, one for each image")
     at_once = isinstance(images, Tensor | np.ndarray) or _are_images(images, ndim)
     parts = [slice(i, i + size) for i in range(0, len(images), size)] if at_once else images
     for part in tqdm(parts, "batches", leave=False, delay=2):
-        if not at_once: yield _given(part, labels)
+        if not at_once: yield _given(part if adapt is None else adapt(part), labels)
         else:
-            x = _stacked(images[part], transform, part.start, bad)
+            x: Any = images[part]
+            if adapt is not None: x, _ = _given(adapt(x), False)
+            else: x = _stacked(x, transform, part.start, bad)
             yield x, None if y is None else y[part]
 
 # %% ../../nbs/service/00_featurizer.ipynb #dd067e63
@@ -396,9 +507,11 @@ def _check_labels(
     c: int,  # classes
     start: int,  # rows that came before
     known_only: bool,  # may an image be of no known class?
+    words: Sequence[str] | None = None,  # the classes, and the word for abstaining
 ) -> Tensor:  # (n,)
     "The labels of a batch, on the CPU"
-    y = as_tensor(labels, "labels").cpu()
+    y = as_tensor(_numbered(labels, words), "labels").cpu()
+    if c == 2 and y.shape == (n, 1): y = y[:, 0]  # as losses of one logit want them
     if tuple(y.shape) != (n,):
         found = f"shape {tuple(y.shape)} with {n} images from row {start} on"
         raise refuse("labels", found, "one whole number an image")
@@ -431,13 +544,15 @@ def first_weight(
 # %% ../../nbs/service/00_featurizer.ipynb #9b12f0ff
 @contextmanager
 def _named_failure(
-    x: Tensor,  # what a network is given
+    x: Inputs,  # what a network is given
 ) -> Iterator[None]:
     "Say what the input was where a network fails on it"
     try: yield
     except torch.cuda.OutOfMemoryError: raise
-    except (RuntimeError, IndexError) as e:  # such as a word beyond its vocabulary
-        found = f"shape {tuple(x.shape)} of {x.dtype}, on which the network fails ({e})"
+    except (RuntimeError, IndexError, TypeError) as e:  # such as a word beyond its vocabulary
+        said = " and ".join(f"shape {tuple(t.shape)} of {t.dtype}" for t in tensors_of(x))
+        names = f" ({', '.join(x)})" if isinstance(x, dict) else ""
+        found = f"{said}{names}, on which the network fails ({e})"
         expected = "what it was trained on, such as floats (n, channels, height, width)"
         raise refuse("images", found, expected, RuntimeError) from e
 
@@ -469,31 +584,44 @@ class LastLayer:
         there = first_weight(self.model).device
         return self.device or (there if has_float64(there) else torch.device("cpu"))
 
+    def weights(self) -> tuple[Tensor, Tensor]:
+        "Weight and bias of the last layer, of both classes where it has one logit"
+        head = self.head()
+        w, b = head.weight, head.weight.new_zeros(len(head.weight))
+        if head.bias is not None: b = head.bias
+        return two_sided(w.T).T, two_sided(b[None])[0]
+
+    def _ready(self, x: Tensor, start: int, bad: list[int] | None) -> Tensor:
+        like = first_weight(self.model)
+        if bad is None: _check_rows(x, "images", start)
+        else: x = _zeroed(x, start, bad)
+        return x.to(like.device, like.dtype if x.is_floating_point() else None)
+
     def forward(
         self,
-        x: Tensor,
+        x: Inputs,
         start: int = 0,
         bad: list[int] | None = None,  # where to note rows that cannot be read; None: raise
     ) -> tuple[Tensor, Tensor]:
         "Features and logits of one batch, of which the first is row `start`"
-        like = first_weight(self.model)
-        if bad is None: _check_rows(x, "images", start)
-        else: x = _zeroed(x, start, bad)
-        x = x.to(like.device, like.dtype if x.is_floating_point() else None)
+        x = mapped(lambda t: self._ready(t, start, bad), x)
+        n = len(tensors_of(x)[0])
         with _named_failure(x):
-            if not self._found: self.layer = find_layer(self.model, x[:8], self.layer)
+            if not self._found:
+                self.layer = find_layer(self.model, mapped(lambda t: t[:8], x), self.layer)
             assert self.layer is not None
             self._found = True
             with evaluating(self.model), watched(self.model, [self.layer]) as calls:
-                said = self.model(x)
-        if len(calls) != 1 or calls[0].input.shape[:-1] != x.shape[:1]:
-            found = f"{len(calls)} calls for {len(x)} images of {self.layer!r}"
+                said = called(self.model, x)
+        if len(calls) != 1 or calls[0].input.shape[:-1] != (n,):
+            found = f"{len(calls)} calls for {n} images of {self.layer!r}"
             raise refuse("layer", found, "one, on a row of features for each image")
         _checked(self.model, calls[0])
-        if not self._by_name and not _close(calls[0].output, getattr(said, "logits", said)):
+        if not self._by_name and not _close(calls[0].output, said):
             found = f"an output other than that of {self.layer!r} in rows from {start} on"
             raise refuse("model", found, "the same, or layer=NAME")
         features, logits = (widen(t).to(self.home(), copy=True) for t in calls[0][1:])
+        logits = two_sided(logits)
         if bad is not None: return _zeroed(features, start, bad), _zeroed(logits, start, bad)
         _check_rows(features, "features", start)
         _check_rows(logits, "logits", start)
@@ -508,20 +636,25 @@ class Featurizer(LastLayer):
         layer: str | None = None,  # the name of the last linear layer; None to find it
         device: torch.device | str | None = None,  # of the outputs; None: where the model is
         preprocess: dict[str, Any] | None = None,  # how pictures become tensors
+        adapt: Callable | None = None,  # makes inputs, or (inputs, labels), of a batch
     ):
         super().__init__(model, layer, device)
+        if not (adapt is None or callable(adapt)):
+            raise refuse("adapt", type(adapt).__name__, "a function of a batch", TypeError)
+        self.adapt = adapt
+        self.words: Sequence[str] | None = None  # that labels may be, in order, if known
         described = describe_preprocess(self.model) if preprocess is None else preprocess
         self.preprocess = None if described is None else check_preprocess(described)
         self.ndim = 4  # dimensions of a batch: images, channels, rows, columns
-        self.example: Tensor | None = None  # the first few images, for `export`; in no file
+        self.example: Inputs | None = None  # the first few images, for `export`; in no file
 
     def batches(
         self, data: Any, batch: int, labels: bool, bad: list[int] | None = None,
-    ) -> Iterator[tuple[Tensor, Any]]:
+    ) -> Iterator[tuple[Inputs, Any]]:
         "Images in batches, with labels where there are any and `labels` is True"
         build = cache(partial(make_transform, self.preprocess or {}))  # for pictures alone
         transform = None if self.preprocess is None else lambda picture: build()(picture)
-        return batches_of(data, self.ndim, transform, batch, labels, bad)
+        return batches_of(data, self.ndim, transform, batch, labels, bad, self.adapt)
 
     def outputs(
         self,
@@ -534,14 +667,17 @@ class Featurizer(LastLayer):
         "What the network says about images"
         parts, seen, start = [], [], 0
         for x, y in self.batches(data, batch, labels, bad):
-            if not len(x): continue
+            n = len(tensors_of(x)[0])
+            if not n: continue
             parts.append(self.forward(x, start, bad))
-            if self.example is None and bad is None: self.example = x[:8].to("cpu", copy=True)
+            if self.example is None and bad is None:
+                self.example = mapped(lambda t: t[:8].to("cpu", copy=True), x)
             if y is not None:
                 c = parts[-1][1].shape[1]
-                seen.append(_check_labels(y, len(x), c, start, known_only))
-                self.ndim = x.ndim  # what comes with labels is a batch
-            start += len(x)
+                seen.append(_check_labels(y, n, c, start, known_only, self.words))
+                # what comes with labels is a batch
+                if isinstance(x, Tensor): self.ndim = x.ndim
+            start += n
         if not parts: raise refuse("images", "none", "at least one")
         if seen and len(seen) < len(parts):
             found = f"for {len(seen)} of {len(parts)} batches"

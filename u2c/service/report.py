@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 
 from ..core import Outputs
+from ..guarantee import clopper_pearson
 from ..guards import check_labels
 from ..held_out import p_value
 from ..metrics import auroc, confidence_bins, ece, reliability_bins, risk_coverage
 from ..regions import quadrant
 from ..reject import Calibrator
 from .artifact import LEFT_OUT_HEAD, WITH_CARE, left_out_cells
-from .watch import clopper_pearson
 
 if TYPE_CHECKING: from PIL.Image import Image
 
