@@ -219,9 +219,8 @@ def pictures(n: int = 192) -> None:
         def by_torchvision(): return (x for x, _ in torch.utils.data.DataLoader(Plain(files, whole), **options))
         def by_timm(): return (x for x, _ in timm.data.create_loader(Plain(files), look["input_size"], 64, use_prefetcher=True, device=cpu, num_workers=1, mean=look["mean"], std=look["std"], interpolation=look["interpolation"], crop_pct=look["crop_pct"]).loader)  # bytes, as ours
         mine, tv, tm = (statistics.median(of_main_process(f()) for _ in range(3)) for f in (read, by_torchvision, by_timm))
-        least = 1000 * in_turn(lambda: torch.empty(64, 3, 224, 224, dtype=torch.uint8).clone())[0] / 64
         for name, other in (("torchvision's loader", tv), ("timm's loader", tm)):
-            note("loaders", "main process, an image", mine, name, other, "ms", "memory: the bytes copied once", least)
+            note("loaders", "main process, an image", mine, name, other, "ms")
         some = list(range(64))
         ours = lambda: batched([Pictures(files, net.pixels)[i] for i in some])
         plain = lambda: torch.utils.data.default_collate([Plain(files, whole)[i] for i in some])

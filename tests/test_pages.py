@@ -60,7 +60,7 @@ def test_the_reference_as_it_is_stored_lists_every_public_name():
     assert listed == {name: list(m.__all__) for name, m in modules.items() if m.__all__}, "execute nbs/reference/index.ipynb again"
 
 
-RESULTS = ("results", "ranks", "ranks_plane", "beside", "scores", "combinations", "ensembles", "report_card", "watching", "softness", "words",
+RESULTS = ("results", "ranks", "ranks_plane", "beside", "scores", "combinations", "ensembles", "report_card", "watching", "speed", "softness", "words",
            "relabelling_mistakes", "taming_confidence", "irrelevant_features", "adversarial_inputs")
 
 
