@@ -75,13 +75,14 @@ def test_what_cannot_be_promised_says_how_many_rows_would_do():
     with pytest.raises(ValueError, match="unknown: found 0 of"): model.at_most(d.te, base_rate=0.1)
 
 
-def test_as_many_rows_as_would_do_do():
+def test_about_as_many_rows_as_would_do_do():
     rng, found = np.random.default_rng(0), []
     draw = lambda n: (s := rng.random(n), rng.random(n) < 0.04 * (1 - s))
     for _ in range(20):
         few = at_most(*draw(100))
-        if few.cut is None and few.needed: found.append(at_most(*draw(2 * few.needed)).cut is not None)
-    assert len(found) > 10 and np.mean(found) > 0.8
+        if few.cut is None and few.needed: found.append(at_most(*draw(3 * few.needed)).cut is not None)
+    assert len(found) > 10 and np.mean(found) > 0.7
+    assert at_most(np.linspace(0.9, 1, 20), np.zeros(20)).needed < 400  # none was wrong
 
 
 def test_the_command_promises_and_hears_labels(tmp_path, capsys):

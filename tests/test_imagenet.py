@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+import timm
 import torch
 from safetensors.torch import load_file
 
@@ -103,7 +104,9 @@ def test_broken_and_absent_data(here, tmp_path):
     image.write_bytes(image.read_bytes()[:2000])
     code, said, _ = here(bench_imagenet.main, "check", "--data", str(data), "--read")
     assert code == 1 and "texture/5.jpg" in said and "found no test_ninco.txt" in said
-    call = command(data, out, "--scorers", "maxlogit")[1:]
+    weights = tmp_path / "test_resnet.pth"
+    torch.save(timm.create_model("test_resnet").state_dict(), weights)
+    call = command(data, out, "--scorers", "maxlogit", "--backbones", "timm/test_resnet", "--weights", str(weights))[1:]
     code, _, said = here(reproduce.main, *call)
     assert code == 1 and "images: found 1 that cannot be read (images_largescale/texture/5.jpg: OSError)" in said
     code, _, said = here(reproduce.main, *call, "--skip-bad")
@@ -111,7 +114,10 @@ def test_broken_and_absent_data(here, tmp_path):
     records = read_records(out / "records.csv")
     assert list(records["dataset"].unique()) == names
     assert set(records[records["dataset"] == "Texture"]["n"]) == {5}
-    assert "texture/5.jpg" in (out / "efficientnet_lite0-seed0/outputs/Texture/unreadable.txt").read_text()
+    # a name with a slash is no path, and in the records it is itself
+    assert set(records["backbone"]) == {"timm/test_resnet"}
+    assert r"\label{tab:timm-test_resnet-u2c}" in (out / "tables/timm-test_resnet-u2c.tex").read_text()
+    assert "texture/5.jpg" in (out / "timm-test_resnet-seed0/outputs/Texture/unreadable.txt").read_text()
     (lists / "test_imagenet_r.txt").write_text("images_largescale/imagenet-r/0.jpg 1000\n")
     code, _, said = here(reproduce.main, *call, "--skip-bad")
     assert code == 2 and "test_imagenet_r.txt, line 1: found label 1000, expected 0..999" in said

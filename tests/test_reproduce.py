@@ -1,4 +1,4 @@
-"The experiment from the command line, cut down: papermill by itself, runs that are stopped and taken up again, options."
+"The experiment from the command line, cut down: runs that are stopped and taken up again, options. Papermill by itself is in its guide."
 import io
 import json
 import os
@@ -10,30 +10,14 @@ import time
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
-import nbformat
 import psutil
 import pytest
-import timm
-import torch
 
-from u2c.bench.imagenet import example_tree
 from u2c.run import reproduce
 from u2c.run.experiment import Config, code_hash, read_records
-from u2c.run.jobs import first_error
 
 root = Path(__file__).parent.parent
 SMALL = {"limit": 60, "epochs": 1, "scorers": "maxlogit"}  # one score: what is tested here is not what it is worth
-
-
-def test_papermill_runs_the_notebook_by_itself(tmp_path):
-    out = tmp_path / "out.ipynb"
-    options = [x for k, v in {"backbone": "resnet_small", "benchmark": "small", "limit": 60, "epochs": 1, "resamples": 10}.items() for x in ("-p", k, str(v))]
-    options += ["-y", "scorers: [maxlogit]"]
-    subprocess.run([sys.executable, "-m", "papermill", root / "nbs/experiments/run.ipynb", out, "--no-progress-bar", *options], check=True, capture_output=True, cwd=tmp_path)
-    assert first_error(out) == ""
-    cells = nbformat.read(out, 4).cells
-    assert any("parameters" in c.metadata.get("tags", []) for c in cells) and any("injected-parameters" in c.metadata.get("tags", []) for c in cells)
-    assert any("digits-te" in str(o) for c in cells if c.cell_type == "code" for o in c.outputs)
 
 
 def options(out: Path, **more: object) -> list[str]:
@@ -197,19 +181,6 @@ def test_the_report_is_made_anew_when_it_is_not_what_it_should_be(resumed, capsy
     second = again()
     assert second.keys() == first.keys() and is_whole()
     assert {name for name in second if second[name] != first[name]} == {n for n in first if n.startswith(("tables/", "figures/", "report."))}
-
-
-def test_a_name_with_a_slash_is_no_path(tmp_path, capsys):
-    data, out, weights = tmp_path / "data", tmp_path / "out", tmp_path / "test_resnet.pth"
-    lists = example_tree(data, n=12)
-    for path in lists.glob("test_*.txt"): path.unlink()  # two data sets will do
-    torch.save(timm.create_model("test_resnet").state_dict(), weights)
-    given = {"benchmark": "imagenet", "backbones": "timm/test_resnet", "data": data, "weights": weights}
-    assert here(out, **given) == 0, capsys.readouterr().err
-    made = {p.relative_to(out).as_posix() for p in out.rglob("*") if p.is_file()}
-    assert {"timm-test_resnet-seed0/run.ipynb", "tables/timm-test_resnet-u2c.html", "report.ipynb"} <= made
-    assert r"\label{tab:timm-test_resnet-u2c}" in (out / "tables/timm-test_resnet-u2c.tex").read_text()
-    assert set(read_records(out / "records.csv")["backbone"]) == {"timm/test_resnet"}  # there the name is itself
 
 
 IMAGENET = {"benchmark": "imagenet", "data": "."}

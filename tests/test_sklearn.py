@@ -49,12 +49,6 @@ def blobs(n=150, c=3, seed=0):
     return make_blobs(n, 4, centers=c, cluster_std=2.5, random_state=seed)
 
 
-def expected(clf):
-    "Ten rows are too few for the default score alone."
-    small = ("check_estimators_nan_inf", "check_fit2d_1feature")
-    return {k: why for k, why in expected_failed_checks.items() if clf.scorer == "combined" or k not in small}
-
-
 @parametrize_with_checks(
     [
         AbstainingClassifier(LogisticRegression()),
@@ -62,7 +56,7 @@ def expected(clf):
         AbstainingClassifier(DecisionTreeClassifier(random_state=0, min_samples_leaf=5), few_neighbours, cv=3),
         AbstainingClassifier(make_pipeline(StandardScaler(), LogisticRegression()), "mahalanobis"),
     ],
-    expected_failed_checks=expected, xfail_strict=True)
+    expected_failed_checks=lambda _: expected_failed_checks, xfail_strict=True)
 def test_scikit_learns_checks(estimator, check):
     check(estimator)
 

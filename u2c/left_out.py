@@ -237,7 +237,7 @@ def _able(
     "Can the score learn from rows such as these?"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try: own_copy(scorer).fit(va[:64])
+        try: own_copy(scorer).fit(va[:max(1, min(64, len(va) - 1))])  # one is held out
         except ValueError: return False
     return True
 

@@ -108,8 +108,29 @@ class Answering(Fitted):
 
     def extended_logits(self, x: Outputs, u: Tensor) -> Tensor: raise NotImplementedError
 
+# %% ../nbs/paper/04_reject.ipynb #promsng1
+class Promising(Answering):
+    "What answers, and may promise how seldom its answers are wrong"
+    def at_most(
+        self,
+        x: Outputs,  # labelled rows that the fit has not seen
+        error: float = 0.02,  # share of the answers that may be wrong
+        delta: float = 0.05,  # probability that more are
+        base_rate: float | None = None,  # share of unknown inputs; None: as in the rows
+    ) -> Self:
+        "The same model, which declines so much that a promise on its answers holds"
+        new, c = own_copy(self), int(self.n_classes)
+        new.promise = None
+        f = new.predict_log_proba(x)
+        said, y = new.decide(f), check_labels(x.labels, len(x), c).to(f.device)
+        found = [t.cpu() for t in (confidence_of(f, said), said != y, y == c)]
+        promise = at_most(*found[:2], error, delta, found[2], base_rate)
+        if promise.cut is None: raise ValueError(f"at_most: {promise}")
+        new.promise = promise
+        return new
+
 # %% ../nbs/paper/04_reject.ipynb #346bd96d
-class Calibrator(Answering):
+class Calibrator(Promising):
     "A classifier with a reject option: c+1 probabilities, the last for abstaining"
     _in_no_file: tuple[str, ...] = ("va_scores",)  # attributes that `fit` alone sets
     _keeps: tuple[str, ...] = ()  # buffers of a method's own
@@ -158,24 +179,6 @@ class Calibrator(Answering):
         "The same model with another share of in-domain data answered, if it can be had"
         found = f"{type(self).__name__}, which is trained to its theta"
         raise refuse("at", found, "another fit for another alpha")
-
-    def at_most(
-        self,
-        x: Outputs,  # labelled rows that the fit has not seen
-        error: float = 0.02,  # share of the answers that may be wrong
-        delta: float = 0.05,  # probability that more are
-        base_rate: float | None = None,  # share of unknown inputs; None: as in the rows
-    ) -> Self:
-        "The same model, which declines so much that a promise on its answers holds"
-        new, c = own_copy(self), int(self.n_classes)
-        new.promise = None
-        f = new.predict_log_proba(x)
-        said, y = new.decide(f), check_labels(x.labels, len(x), c).to(f.device)
-        found = [t.cpu() for t in (confidence_of(f, said), said != y, y == c)]
-        promise = at_most(*found[:2], error, delta, found[2], base_rate)
-        if promise.cut is None: raise ValueError(f"at_most: {promise}")
-        new.promise = promise
-        return new
 
     def _load_from_state_dict(self, state_dict, prefix, *args):
         self.scorer = own_copy(self.scorer)  # what comes next is put into it

@@ -26,7 +26,7 @@ from ..scores.distances import kept_rows
 from ..scores.head import give_head
 from .artifact import ArtifactError, building, checksum, model_card, named_report
 from .artifact import pack, read_file, realised, unpack, write_file
-from .network import Featurizer, checked_device, unwrapped
+from .network import Featurizer, checked_device, head_of_all, unwrapped
 from ..unified import U2C
 
 # %% ../../nbs/service/01_classifier.ipynb #2ba1b311
@@ -196,7 +196,7 @@ class CalibratedNetwork:
         net.words = None if names is None else [*map(str, names), self.unknown]
         va = data if isinstance(data, Outputs) else net.outputs(data, batch, known_only=True)
         classes = _checked_names(names, self.unknown, va.n_classes)
-        if net.layer is not None: give_head(calibrator, net.weights())
+        if net.layer is not None: give_head(calibrator, head_of_all(net.head()))
         assert (u := calibrator.fit(va).va_scores) is not None
         self.measured = {"validation": realised(calibrator, va, u)}
         self.net, self.calibrator, self.classes = net, calibrator, classes
@@ -225,13 +225,11 @@ class ToldNetwork(CalibratedNetwork):
         error: float = 0.02,  # share of the answers that may be wrong
         delta: float = 0.05,  # probability that more are
         base_rate: float | None = None,  # share of unknown inputs; None: as in the data
-        batch: int = 64,
     ) -> Self:
         "The same classifier, which declines so much that a promise on its answers holds"
-        model, x, new = self.ready(), data, copy(self)
-        if not isinstance(data, Outputs): x = self.net.outputs(data, batch)
+        model, new = self.ready(), copy(self)
+        x = data if isinstance(data, Outputs) else self.net.outputs(data)
         new.calibrator = model.at_most(x.to(model.theta.device), error, delta, base_rate)
-        new.measured = {}
         return new
 
     @property

@@ -765,7 +765,8 @@ def width_of(
     scorer: Scorer,  # fitted
 ) -> int | None:  # None if it uses none
     "How many features a scorer expects"
-    widths = {"mean": 0, "bank": 1, "weight": 1, "patterns": 1}  # the buffer, and which of its sides
+    # the buffer, and which of its sides
+    widths = {"mean": 0, "bank": 1, "weight": 1, "patterns": 1}
     for part in scorer.modules():
         for name, side in widths.items():
             if isinstance(held := part._buffers.get(name), Tensor): return held.shape[side]

@@ -434,7 +434,8 @@ def _numbered(
     places = {word: i for i, word in enumerate(words or ())}
     odd = next((k for k in labels if k not in places), None)
     if odd is None: return [places[k] for k in labels]
-    expected = f"one of {_some(words)}" if words else "classes=[...], in the order of the logits"
+    expected = "classes=[...], in the order of the logits"
+    if words: expected = f"one of {_some(words)}"
     raise refuse("labels", f"{odd!r:.60}", expected)
 
 # %% ../../nbs/service/00_featurizer.ipynb #a6f47c1c
@@ -556,6 +557,27 @@ def _named_failure(
         expected = "what it was trained on, such as floats (n, channels, height, width)"
         raise refuse("images", found, expected, RuntimeError) from e
 
+# %% ../../nbs/service/00_featurizer.ipynb #netready
+def ready_for(
+    like: Tensor,  # a weight of the network
+    x: Tensor,  # (n, ...)
+    start: int,  # rows that came before
+    bad: list[int] | None,  # where to note rows that cannot be read; None: raise
+) -> Tensor:
+    "Checked inputs, where the network is and in its precision"
+    if bad is None: _check_rows(x, "images", start)
+    else: x = _zeroed(x, start, bad)
+    return x.to(like.device, like.dtype if x.is_floating_point() else None)
+
+# %% ../../nbs/service/00_featurizer.ipynb #nethead1
+def head_of_all(
+    head: nn.Linear,
+) -> tuple[Tensor, Tensor]:
+    "Weight and bias of a last layer, of both classes where it has one logit"
+    w, b = head.weight, head.weight.new_zeros(len(head.weight))
+    if head.bias is not None: b = head.bias
+    return two_sided(w.T).T, two_sided(b[None])[0]
+
 # %% ../../nbs/service/00_featurizer.ipynb #netlay02
 class LastLayer:
     "A network and its last linear layer: a batch in, features and logits out"
@@ -584,19 +606,6 @@ class LastLayer:
         there = first_weight(self.model).device
         return self.device or (there if has_float64(there) else torch.device("cpu"))
 
-    def weights(self) -> tuple[Tensor, Tensor]:
-        "Weight and bias of the last layer, of both classes where it has one logit"
-        head = self.head()
-        w, b = head.weight, head.weight.new_zeros(len(head.weight))
-        if head.bias is not None: b = head.bias
-        return two_sided(w.T).T, two_sided(b[None])[0]
-
-    def _ready(self, x: Tensor, start: int, bad: list[int] | None) -> Tensor:
-        like = first_weight(self.model)
-        if bad is None: _check_rows(x, "images", start)
-        else: x = _zeroed(x, start, bad)
-        return x.to(like.device, like.dtype if x.is_floating_point() else None)
-
     def forward(
         self,
         x: Inputs,
@@ -604,7 +613,8 @@ class LastLayer:
         bad: list[int] | None = None,  # where to note rows that cannot be read; None: raise
     ) -> tuple[Tensor, Tensor]:
         "Features and logits of one batch, of which the first is row `start`"
-        x = mapped(lambda t: self._ready(t, start, bad), x)
+        like = first_weight(self.model)
+        x = mapped(lambda t: ready_for(like, t, start, bad), x)
         n = len(tensors_of(x)[0])
         with _named_failure(x):
             if not self._found:

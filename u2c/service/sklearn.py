@@ -262,6 +262,19 @@ def checked_labels(
     check_consistent_length(X, y)
     return y
 
+# %% ../../nbs/service/02_sklearn.ipynb #sklwght1
+def check_weights_of(
+    weight: Any,  # (n,) sample_weight, or None
+    labels: np.ndarray,  # (n,) numbers of classes
+    classes: np.ndarray,  # (c,) labels
+) -> None:
+    "Raise if a class has no weight at all"
+    if weight is None: return
+    total = np.bincount(labels, np.asarray(weight, float), minlength=len(classes))
+    if (total > 0).all(): return
+    found = f"none on class {classes[total.argmin()]!r}"
+    raise refuse("sample_weight", found, "some on each class")
+
 # %% ../../nbs/service/02_sklearn.ipynb #094caf44
 def check_columns(
     estimator: Any,  # fitted
@@ -276,7 +289,7 @@ def check_columns(
     raise refuse("estimator", found, expected)
 
 # %% ../../nbs/service/02_sklearn.ipynb #sklansw1
-class FittedAnswers(ClassifierMixin, BaseEstimator):
+class PlainAnswers(ClassifierMixin, BaseEstimator):
     "What a fitted classifier answers, and which rows it takes"
     def outputs(
         self,
@@ -304,6 +317,22 @@ class FittedAnswers(ClassifierMixin, BaseEstimator):
         x = self.outputs(X)
         return self.extended_classes_[self.calibrator_.predict(x).numpy()]
 
+    def __sklearn_tags__(self) -> Any:
+        "The estimator's, but where a score reads the very same rows these are to be dense"
+        tags = super().__sklearn_tags__()
+        if not hasattr(self.estimator, "__sklearn_tags__"): return tags
+        inner = deepcopy(get_tags(self.estimator))
+        tags.input_tags = inner.input_tags
+        if inner.classifier_tags is not None: tags.classifier_tags = inner.classifier_tags
+        tags.classifier_tags.multi_label = False  # which some trees are
+        logits_only = self.scorer == "maxlogit" or isinstance(self.scorer, MaxLogit)
+        own = self.features is None and split_pipeline(self.estimator)[0] is None
+        if own and not logits_only: tags.input_tags.sparse = tags.input_tags.allow_nan = False
+        return tags
+
+# %% ../../nbs/service/02_sklearn.ipynb #sklshow1
+class FittedAnswers(PlainAnswers):
+    "What can be shown, promised and exported of answers"
     def confusion(self, X: Any, y: Any, **options: Any) -> Any:
         "scikit-learn's display of answers over labels, with a row and a column for abstaining"
         from sklearn.metrics import ConfusionMatrixDisplay  # type: ignore[import-untyped]
@@ -327,21 +356,9 @@ class FittedAnswers(ClassifierMixin, BaseEstimator):
     def export(self, path: str | Path, X: Any) -> "Agreement":  # X: rows to compare on
         "Write what comes behind the estimator into a file that runs without this library"
         from u2c.service.export import export_calibrator
-        about = {"classes": [*map(str, self.classes_)], "unknown": str(self.extended_classes_[-1])}
+        *names, unknown = map(str, self.extended_classes_)
+        about = {"classes": names, "unknown": unknown}
         return export_calibrator(path, self.calibrator_, self.outputs(X), about=about)
-
-    def __sklearn_tags__(self) -> Any:
-        "The estimator's, but where a score reads the very same rows these are to be dense"
-        tags = super().__sklearn_tags__()
-        if not hasattr(self.estimator, "__sklearn_tags__"): return tags
-        inner = deepcopy(get_tags(self.estimator))
-        tags.input_tags = inner.input_tags
-        if inner.classifier_tags is not None: tags.classifier_tags = inner.classifier_tags
-        tags.classifier_tags.multi_label = False  # which some trees are
-        logits_only = self.scorer == "maxlogit" or isinstance(self.scorer, MaxLogit)
-        own = self.features is None and split_pipeline(self.estimator)[0] is None
-        if own and not logits_only: tags.input_tags.sparse = tags.input_tags.allow_nan = False
-        return tags
 
 # %% ../../nbs/service/02_sklearn.ipynb #a81e361a
 class AbstainingClassifier(FittedAnswers):
@@ -379,6 +396,7 @@ class AbstainingClassifier(FittedAnswers):
         if frozen: check_is_fitted(estimator)
         classes = estimator.classes_ if frozen else np.unique(y)
         extended, labels = with_unknown(classes, self.unknown), numbered(y, classes)
+        check_weights_of(params.get("sample_weight"), labels, classes)
         estimator.fit(X, y, **params)
         logits = logits_of(estimator, X)
         check_columns(estimator, classes, logits)
@@ -473,8 +491,4 @@ expected_failed_checks = {  # for scikit-learn's `check_estimator`
         "wants predict to name the largest of predict_proba; it may abstain instead",
     "check_classifiers_classes":
         "wants all predictions to be classes, and has classes -1 and 1 where -1 is 'unknown'",
-    "check_estimators_nan_inf":
-        "fits 10 rows, and knn, a part of the default score, looks for the 10th other row",
-    "check_fit2d_1feature":
-        "fits 10 rows, as above",
 }

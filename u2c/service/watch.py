@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..core import Outputs, check_fitted, own_copy
 from ..guards import ArrayLike, check_real, check_scores, check_whole, refuse
-from ..guarantee import check_counts, clopper_pearson
+from ..guarantee import check_counts, check_share, clopper_pearson
 from ..held_out import p_value
 from ..rank import RankU2C
 from ..reject import Calibrator
@@ -254,6 +254,13 @@ def expected_of(
     accuracy = mean_chance(right[answered > 0])
     return Expected(len(known), accuracy, share, mean_chance(1 - right))
 
+# %% ../../nbs/service/04_watch.ipynb #wtchtold
+def told_of_labels(x: "Report") -> str:
+    "What late labels say of a promise"
+    share = f"{x.wrong:,} of {x.labelled:,} labelled answers are wrong"
+    kept = f"at most {x.promised:.1%} were promised, e-value {x.e_wrong:.3g}"
+    return f"{share}; {kept}" + (f"; broken, at label {x.broken_at:,}" if x.broken_at else "")
+
 # %% ../../nbs/service/04_watch.ipynb #9f7ae8e7
 @dataclass(frozen=True)
 class Report:
@@ -304,11 +311,7 @@ class Report:
         if self.expected is not None:
             doubt = "; not to be trusted after the alarm" * self.alarmed
             lines.append(f"expected   {self.expected}{doubt}")
-        if self.labelled:
-            share = f"{self.wrong:,} of {self.labelled:,} labelled answers are wrong"
-            kept = f"at most {self.promised:.1%} were promised, e-value {self.e_wrong:.3g}"
-            broken = f"; broken, at label {self.broken_at:,}" if self.broken_at else ""
-            lines.append(f"promise    {share}; {kept}{broken}")
+        if self.labelled: lines.append(f"promise    {told_of_labels(self)}")
         if self.recent:
             levels = ", ".join(f"{level:.0%}" for level in self.u)
             lines += [
@@ -465,11 +468,13 @@ class Traffic:
 # %% ../../nbs/service/04_watch.ipynb #wtchsaid
 def said_by(
     calibrator: Calibrator,  # fitted
-    x: Outputs,
-    u: Tensor | None = None,  # (n,) its scores, if they are known
+    x: Any,  # `Outputs`, of which alone something is known
+    u: np.ndarray | None,  # (n,) its scores; None to compute them
 ) -> np.ndarray:  # (n, 3), as `expected_of` takes it
     "What a calibrator says of rows, and how sure it is"
-    f = calibrator.predict_log_proba(x, None if u is None else u.to(x.device))
+    if not isinstance(x, Outputs): return np.full((0 if u is None else len(u), 3), np.nan)
+    known = None if u is None else torch.from_numpy(u).to(x.device)
+    f = calibrator.predict_log_proba(x, known)
     said = calibrator.decide(f)
     right = f.gather(1, said[:, None])[:, 0].exp()
     parts = said < x.n_classes, right, f[:, -1].exp()
@@ -478,9 +483,7 @@ def said_by(
 # %% ../../nbs/service/04_watch.ipynb #wtchans1
 def answers_watch(error: float | None, delta: float) -> RateWatch:
     "A watch on the share of wrong answers, which is to be at most `error`"
-    if error is None or not 0 < check_real(error, "error") < 1:
-        raise refuse("error", repr(error), "0 < error < 1")
-    return RateWatch(0.0, float(error), 1 / delta)
+    return RateWatch(0.0, check_share(error, "error"), 1 / delta)  # type: ignore[arg-type]
 
 # %% ../../nbs/service/04_watch.ipynb #wtchans2
 def labels_seen(late: RateWatch | None) -> dict[str, Any]:
@@ -489,52 +492,14 @@ def labels_seen(late: RateWatch | None) -> dict[str, Any]:
     e, (at, _) = math.exp(min(late.log_e[0], 700.0)), late.alarms.get("up", (None, None))
     return dict(labelled=late.n, wrong=late.count, promised=late.high, e_wrong=e, broken_at=at)
 
-# %% ../../nbs/service/04_watch.ipynb #2ce84cb4
-class Watch(Traffic):
-    "Is the share of inputs beyond the threshold what it was on fresh in-domain data?"
-    def __init__(
-        self,
-        model: Any,  # a fitted `Calibrator`, or a classifier that holds one
-        reference: Outputs | ArrayLike,  # fresh in-domain rows the fit did not see, or their u
-        delta: float = 0.05,  # P(ever a false alarm) is at most this
-        window: int = 1000,  # rows that count as recent
-    ):
-        if not 0 < check_real(delta, "delta") < 1:
-            raise refuse("delta", repr(delta), "0 < delta < 1")
-        window = check_whole(window, "window")
-        self.calibrator = own_copy(calibrator_of(model))  # who may fit it anew
-        self.theta = float(self.calibrator.theta)
-        u = self.known = np.sort(scores_for(self.calibrator, reference))
-        if isinstance(self.calibrator, RankU2C):
-            self.known = self.calibrator.get_buffer("reference").double().cpu().numpy()
-        p = p_values_of(u, self.known)
-        super().__init__(u, p, is_beyond(self.calibrator, u, p, self.known), delta, window)
-        if isinstance(reference, Outputs):
-            self.usual = float(said_by(self.calibrator, reference)[:, 2].mean())
-
-    def update(
-        self,
-        x: Outputs | ArrayLike | None = None,  # new rows, in their order, or their scores u
-        p: ArrayLike | None = None,  # in their place, by name: p-values of a RankU2C
-    ) -> Self:
-        "Take in new traffic, one row or many"
-        if (x is None) == (p is None):
-            found = f"{'neither' if x is None else 'both'} of x and p"
-            raise refuse("update", found, "one of them")
-        if p is not None:
-            values = check_p_values(p, self.calibrator)
-            u = np.full(len(values), np.nan)
-        elif x is not None:
-            u = scores_for(self.calibrator, x)
-            values = p_values_of(u, self.known)
-        said = np.full((len(u), 3), np.nan)
-        if isinstance(x, Outputs): said = said_by(self.calibrator, x, torch.from_numpy(u))
-        self.take(u, values, is_beyond(self.calibrator, u, values, self.known), said)
-        return self
+# %% ../../nbs/service/04_watch.ipynb #wtchlab1
+class Labelled(Traffic):
+    "A stream of which labels come late"
+    calibrator: Calibrator
 
     def label(
         self,
-        right: ArrayLike,  # (m,) of answered inputs, as their labels come: is the answer right?
+        right: ArrayLike,  # (m,) of answered inputs, in time: is the answer right?
         error: float | None = None,  # share that may be wrong; None: as promised
     ) -> Self:
         "Take in labels that come late: is the promise on the answers kept?"
@@ -546,6 +511,46 @@ class Watch(Traffic):
         with _door:
             if self.answers is None: self.answers = answers_watch(error, self.delta)
             self.answers.update(wrong)
+        return self
+
+# %% ../../nbs/service/04_watch.ipynb #2ce84cb4
+class Watch(Labelled):
+    "Is the share of inputs beyond the threshold what it was on fresh in-domain data?"
+    def __init__(
+        self,
+        model: Any,  # a fitted `Calibrator`, or a classifier that holds one
+        reference: Outputs | ArrayLike,  # fresh in-domain rows the fit did not see, or their u
+        delta: float = 0.05,  # P(ever a false alarm) is at most this
+        window: int = 1000,  # rows that count as recent
+    ):
+        check_share(delta, "delta")
+        self.calibrator = own_copy(calibrator_of(model))  # who may fit it anew
+        self.theta = float(self.calibrator.theta)
+        u = self.known = np.sort(scores_for(self.calibrator, reference))
+        if isinstance(self.calibrator, RankU2C):
+            self.known = self.calibrator.get_buffer("reference").double().cpu().numpy()
+        p = p_values_of(u, self.known)
+        beyond = is_beyond(self.calibrator, u, p, self.known)
+        super().__init__(u, p, beyond, delta, check_whole(window, "window"))
+        if isinstance(reference, Outputs):
+            self.usual = said_by(self.calibrator, reference, None)[:, 2].mean().item()
+
+    def update(
+        self,
+        x: Outputs | ArrayLike | None = None,  # new rows, in their order, or their scores u
+        p: ArrayLike | None = None,  # in their place, by name: p-values of a RankU2C
+    ) -> Self:
+        "Take in new traffic, one row or many"
+        if (x is None) == (p is None):
+            raise refuse("update", f"{'neither' if x is None else 'both'} of x and p", "one")
+        if p is not None:
+            values = check_p_values(p, self.calibrator)
+            u = np.full(len(values), np.nan)
+        elif x is not None:
+            u = scores_for(self.calibrator, x)
+            values = p_values_of(u, self.known)
+        beyond = is_beyond(self.calibrator, u, values, self.known)
+        self.take(u, values, beyond, said_by(self.calibrator, x, u))
         return self
 
     def save(self, path: str | Path) -> None:
