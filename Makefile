@@ -36,10 +36,8 @@ docs: setup  ## the site, in _docs, as it is published
 quarto: setup  ## the same pages by Quarto, where it is installed; nobody publishes them
 	@touch README.md CONTRIBUTING.md && PYTHONPATH="$(CURDIR)/.ci" $(BIN)/nbdev_docs && $(BIN)/python .ci/live.py _docs && $(BIN)/python .ci/redirects.py _docs
 
-bench: setup  ## time the fits beside the authors' procedure, the ImageNet track, and a service; writes _runs/bench*.md
-	@$(BIN)/python tests/bench.py
-	@$(BIN)/python tests/bench_imagenet.py
-	@$(BIN)/python tests/bench_service.py
+bench: setup  ## time everything beside something else, in a quarter of an hour; writes _runs/bench.csv
+	@$(BIN)/python tests/bench.py $(ARGS)
 
 lab: setup  ## open JupyterLab on the notebooks
 	$(BIN)/jupyter lab --notebook-dir=nbs $(ARGS)

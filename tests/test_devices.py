@@ -1,14 +1,18 @@
 """What runs on a GPU, where no GPU is at hand: PyTorch's fake tensors say which device, type and layout each operation would have."""
+import re
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
+from safetensors.torch import load_file
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from u2c import core, guards
 from u2c.bench.backbones import load_pretrained
-from u2c.bench.features import ImageFiles, forward_batch
+from u2c.bench import features
+from u2c.bench.features import ImageFiles, answered, extract_files, forward_batch, load_shards, machines
 from u2c.core import Outputs
 from u2c.reject import RejectOrClassify
 from u2c.run import experiment
@@ -43,23 +47,59 @@ def as_if_on_a_gpu(net: torch.nn.Module, mode: FakeTensorMode) -> torch.nn.Modul
     return net
 
 
+class Queue:
+    "A GPU's queue, where there is no GPU: it writes down what is asked of it"
+    said: list[str] = []
+
+    def __init__(self, device=None): self.device = device
+
+    def __enter__(self): return self
+
+    def __exit__(self, *error): return None
+
+    def wait_stream(self, other): self.said.append("wait for the copy")
+
+    def record_event(self): return self
+
+    def synchronize(self): self.said.append("read")
+
+
 @pytest.fixture
-def forward(monkeypatch):
-    "One batch through EfficientNet-Lite0 on a GPU that is not there"
+def queues(monkeypatch):
+    monkeypatch.setattr(Queue, "said", [])
+    monkeypatch.setattr(torch.cuda, "Stream", Queue)
+    monkeypatch.setattr(torch.cuda, "stream", lambda queue: queue)
+    monkeypatch.setattr(torch.cuda, "current_stream", Queue)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, queue: None)
+    return Queue.said
+
+
+@pytest.fixture(params=[None, "fp16"])
+def forward(request, monkeypatch, queues):
+    "One batch of bytes through EfficientNet-Lite0 on a GPU that is not there, by PyTorch's own settings or in half precision"
     monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *a, **k: True)
     net = load_pretrained("efficientnet_lite0")
+    gpu = torch.device("cuda")
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         as_if_on_a_gpu(net, mode)
-        with Operations() as operations: phi, logits = forward_batch(net, torch.empty(4, 3, 224, 224), torch.device("cuda"))
-    return operations, phi, logits
+        batch = features.Batch([0, 1, 2, 3], torch.empty(4, 3, 224, 224, dtype=torch.uint8), {})
+        with Operations() as operations: ((_, ((phi, logits),)),) = answered([[net]], [[0]], iter([batch]), [gpu], request.param)
+    return operations, phi, logits, torch.float16 if request.param else torch.float32
 
 
-def test_convolutions_run_on_the_gpu_in_half_precision_and_channels_last(forward):
+def test_convolutions_run_on_the_gpu_in_the_precision_that_was_chosen_and_channels_last(forward):
     convolutions = forward[0].named("convolution")
     assert len(convolutions) == 49
-    assert {x.device.type for x in convolutions} == {"cuda"} and {x.dtype for x in convolutions} == {torch.float16}
+    assert {x.device.type for x in convolutions} == {"cuda"} and {x.dtype for x in convolutions} == {forward[3]}
     assert all(x.is_contiguous(memory_format=torch.channels_last) for x in convolutions)
+
+
+def test_pictures_travel_as_bytes_and_are_normalized_on_the_gpu(forward):
+    (there, *_) = [x for x in forward[0].named("_to_copy") if x.device.type == "cuda"]
+    assert there.dtype == torch.uint8 and there.shape == (4, 3, 224, 224)
+    scaled = [x for name in ("div_", "sub_") for x in forward[0].named(name) if x.shape == (4, 3, 224, 224)]
+    assert len(scaled) == 3 and {x.device.type for x in scaled} == {"cuda"}
 
 
 def test_the_head_runs_on_the_gpu_in_single_precision(forward):
@@ -68,9 +108,93 @@ def test_the_head_runs_on_the_gpu_in_single_precision(forward):
 
 
 def test_answers_come_back_to_the_cpu_in_single_precision(forward):
-    _, phi, logits = forward
+    _, phi, logits, _ = forward
     assert phi.shape == (4, 1280) and logits.shape == (4, 1000)
     assert {x.device.type for x in (phi, logits)} == {"cpu"} and {x.dtype for x in (phi, logits)} == {torch.float32}
+
+
+@pytest.mark.parametrize("precision, expected", [(None, (True, False)), ("fp32", (False, False)), ("tf32", (True, True))])
+def test_a_precision_sets_both_switches_and_puts_them_back(precision, expected):
+    def switches(): return torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+
+    before = switches()
+    with features.in_precision(precision): assert switches() == expected
+    assert switches() == before == (True, False)  # PyTorch's own, which were the authors'
+
+
+def test_only_a_gpu_has_other_precisions(tmp_path):
+    with pytest.raises(ValueError, match="precision: found tf32 on cpu, expected fp32, or a GPU"):
+        extract_files(Stub(), ImageFiles(tmp_path, ["a.png"], [0]), tmp_path / "out", precision="tf32", workers=0)
+
+
+class Stub(torch.nn.Module):
+    "A network that adds up bytes, and says infinity of white pictures where it is told to"
+    def __init__(self, odd: bool = False):
+        super().__init__()
+        self.head, self.odd, self.about = torch.nn.Linear(3, 2), odd, {"name": "stub"}
+
+    def pixels(self, image): return torch.full((3, 8, 8), image.getpixel((0, 0))[0], dtype=torch.uint8)
+
+    def features(self, x):
+        phi = x.float().mean((2, 3))
+        return phi / (255 - phi) if self.odd else phi
+
+    def to(self, device): return self
+
+
+def grays(folder: Path, n: int) -> ImageFiles:
+    folder.mkdir()
+    for i in range(n): Image.new("RGB", (8, 8), (i, i, i)).save(folder / f"{i}.png")
+    return ImageFiles(folder, [f"{i}.png" for i in range(n)], [0] * n)
+
+
+def test_an_answer_that_is_no_number_is_found_in_its_batch(tmp_path):
+    files = grays(tmp_path / "images", 20)
+    Image.new("RGB", (8, 8), (255, 255, 255)).save(files.root / "5.png")
+    found = "outputs: found nan or inf for 1 of 4 images (5.png), expected numbers; precision='fp32' has the widest range"
+    with pytest.raises(ValueError, match=re.escape(found)):
+        extract_files(Stub(odd=True), files, tmp_path / "out", batch=4, shard=8, workers=0)
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_a_gpu_copies_and_computes_ahead_of_what_is_read(queues):
+    net = torch.nn.Module()
+    net.features = lambda x: (queues.append("ask"), x.float().mean((2, 3)))[1]
+    net.head = torch.nn.Linear(3, 2)
+    batches = [features.Batch([k], torch.full((1, 3, 4, 4), k, dtype=torch.uint8), {}) for k in range(3)]
+    with pytest.MonkeyPatch.context() as m:
+        upload = features.uploaded
+        m.setattr(features, "uploaded", lambda pixels, device, side: upload(pixels, torch.device("cpu"), None))
+        got = [said[0][0][0, 0].item() for _, said in answered([[net]], [[0]] * 3, iter(batches), [torch.device("cuda")])]
+    assert got == [0, 1, 2] and queues == ["ask", "ask", "read", "ask", "read", "read"]
+
+
+def test_two_gpus_take_batches_in_turns_and_write_what_one_would(monkeypatch, queues, tmp_path):
+    used: list[str] = []
+    files = grays(tmp_path / "images", 20)
+    alone = extract_files(Stub(), files, tmp_path / "alone", batch=4, shard=8, workers=0)
+    monkeypatch.setattr(features, "uploaded", lambda pixels, device, side: (used.append(str(device)), pixels)[1])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A GPU")
+    both = extract_files(Stub(), files, tmp_path / "both", batch=4, shard=8, workers=0, device="cuda")
+    assert used == ["cuda:0", "cuda:1", "cuda:0", "cuda:1", "cuda:0"]
+    a, b = load_shards(alone), load_shards(both)
+    assert a.features.equal(b.features) and a.labels.equal(b.labels)
+    assert machines(alone) == set() and machines(both) == {f"A GPU, CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"}
+
+
+def test_shards_of_two_kinds_of_gpu_do_not_mix_in_silence(monkeypatch, tmp_path):
+    files, net = grays(tmp_path / "images", 4), load_pretrained("efficientnet_lite0")
+    monkeypatch.setattr(experiment, "placed_network", lambda config: net)
+    monkeypatch.setattr(experiment, "imagenet_lists", lambda config: {"ImageNet-va": files, "ImageNet-te": files})
+    config = Config("imagenet", "efficientnet_lite0", data=str(tmp_path))
+    imagenet_outputs(config, tmp_path / "out")
+    for k, name in enumerate(("ImageNet-va", "ImageNet-te")):
+        (path,) = (tmp_path / "out/outputs" / name).glob("*.safetensors")
+        with features.safe_open(path, "pt") as f: about = features.json.loads(f.metadata()["u2c"])["about"]
+        features.save_tensors(path, load_file(path), about, f"GPU {k}")
+    with pytest.warns(UserWarning, match=r"made in several places, which round differently: \['GPU 0', 'GPU 1'\]"):
+        imagenet_outputs(config, tmp_path / "out")
 
 
 @pytest.mark.parametrize("there, expected", [(True, "cuda"), (False, "cpu")])
@@ -81,7 +205,7 @@ def test_extraction_takes_the_gpu_where_there_is_one(monkeypatch, tmp_path, ther
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
     monkeypatch.setattr(experiment, "load_pretrained", lambda name, weights: net)
     monkeypatch.setattr(experiment, "imagenet_lists", lambda config: {"ImageNet-va": ImageFiles(Path("."), ["a.jpg"], [0])})
-    monkeypatch.setattr(experiment, "extract_files", lambda *args, device, **options: (used.append(device.type), [])[1])
+    monkeypatch.setattr(experiment, "extract_each", lambda nets, images, device, **options: (used.append(device.type), dict.fromkeys(nets, []))[1])
     _, (weight, bias) = imagenet_outputs(Config("imagenet", "efficientnet_lite0", data="."), tmp_path)
     assert moved == [(expected, {"memory_format": torch.channels_last})] and used == [expected]
     assert weight.device.type == bias.device.type == "cpu"
@@ -123,17 +247,20 @@ def test_evaluation_computes_on_the_gpu_and_brings_answers_to_the_cpu(name, monk
     d = digits_outputs()
     methods = experiment.fit_methods(name, d.va, d.head, 1.0)
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        x = Outputs(mode.from_tensor(d.te.features).to("cuda"), mode.from_tensor(d.te.logits).to("cuda"))
+        x = Outputs(*(mode.from_tensor(t).to("cuda") for t in (d.te.features, d.te.logits)))
+        x.labels = mode.from_tensor(d.te.labels).to("cuda")
         for model in methods.values():
             as_if_on_a_gpu(model, mode)
             model._buffers["n_classes"] = d.te.n_classes  # compared by value, which a fake one has not
         with Operations() as operations:
             u = methods["rc"].scorer.score(x)
             for model in methods.values():
-                p, log_p, _ = experiment.answers(model, x, u)
-                assert {t.device.type for t in (p, log_p)} == {"cpu"} and p.shape == log_p.shape == (len(d.te), d.te.n_classes + 1)
+                rows = experiment.answers(model, x, u)
+                assert {t.device.type for t in rows} == {"cpu"} and {t.shape for t in rows} == {(len(d.te),)}
     assert u.device.type == "cuda"
-    computed = [t for op, t in operations.results if not any(word in op for word in ("_to_copy", "detach", "scalar_tensor"))]
+    travelled = [t for op, t in operations.results if "_to_copy" in op and t.device.type == "cpu"]
+    assert travelled and max(t.ndim for t in travelled) == 1  # nothing of (n, c + 1) crosses
+    computed = [t for op, t in operations.results if not any(word in op for word in ("_to_copy", "detach", "scalar_tensor", "cat")) and t.device.type != "cpu"]
     assert len(computed) > 20 and {t.device.type for t in computed} == {"cuda"}
 
 

@@ -5,8 +5,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -15,8 +17,9 @@ import torch
 from safetensors.torch import load_file
 
 from u2c.bench import imagenet as bench_imagenet
+from u2c.bench.features import stat_once
 from u2c.bench.imagenet import IMAGENET, example_tree
-from u2c.run import reproduce
+from u2c.run import experiment, reproduce
 from u2c.run.experiment import Config, imagenet_outputs, read_records
 
 bin = Path(sys.executable).parent
@@ -118,6 +121,86 @@ def test_broken_and_absent_data(here, tmp_path):
     (lists / "test_imagenet_r.txt").write_text("images_largescale/imagenet-r/0.jpg 1000\n")
     code, _, said = here(reproduce.main, *call, "--skip-bad")
     assert code == 2 and "test_imagenet_r.txt, line 1: found label 1000, expected 0..999" in said
+
+
+def test_few_descriptors_and_many_readers(tmp_path):
+    "A batch is one descriptor, so 128 are enough for three readers; with one for each image this died of ancdata."
+    code = f"""
+import resource, time
+from pathlib import Path
+import torch
+from PIL import Image
+from u2c.bench.features import ImageFiles, extract_files
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+d = Path({str(tmp_path)!r})
+for i in range(400): Image.new("RGB", (8, 8), (i % 256, 0, 0)).save(d / f"{{i}}.png")
+class Slow(torch.nn.Module):
+    head, about = torch.nn.Linear(3, 2), dict(name="slow")
+    def pixels(self, image): return torch.full((3, 8, 8), image.getpixel((0, 0))[0], dtype=torch.uint8)
+    transform = pixels
+    def features(self, x):
+        time.sleep(.2)  # readers are ahead
+        return x.float().mean((2, 3))
+if __name__ == "__main__":
+    extract_files(Slow(), ImageFiles(d, [f"{{i}}.png" for i in range(400)], [0] * 400), d / "out", workers=3)
+    print("done")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.stdout.endswith("done\n"), done.stderr[-500:]
+
+
+def test_what_openood_leaves_is_read_as_it_is(here, tmp_path):
+    lists = example_tree(tmp_path, n=2)
+    for path in lists.iterdir(): path.write_text(path.read_text().replace("images_largescale/", ""))
+    (tmp_path / "images_classic").mkdir()
+    (tmp_path / "images_largescale/texture").rename(tmp_path / "images_classic/texture")
+    for data in (tmp_path, tmp_path / "images_largescale"):
+        code, said, _ = here(bench_imagenet.main, "check", "--data", str(data), "--read")
+        assert code == 0 and said.count(" 2 ") >= 11, said
+
+
+def test_what_is_missing_is_found_before_anything_starts(here, tmp_path):
+    data, out = tmp_path / "data", tmp_path / "out"
+    small_tree(data, ["ImageNet-va", "ImageNet-te", "Texture"])
+    (data / "images_largescale/texture/5.jpg").unlink()
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr("torchvision.models._api.load_state_dict_from_url", lambda *a, **k: (_ for _ in ()).throw(OSError("offline")))
+        m.setattr("shutil.disk_usage", lambda place: SimpleNamespace(total=1, used=1, free=0))
+        words = " ".join(command(data, out)[1:]).replace("efficientnet_lite0", "efficientnet_lite0,resnet50").split()
+        code, said, error = here(reproduce.main, *words)
+    assert code == 2 and not list(out.rglob("*.safetensors"))
+    assert "images: 1 missing, such as" in error and "texture/5.jpg" in error
+    assert "network resnet50: name: found no way to download the weights" in error and "space: too little in" in error
+    assert "network efficientnet_lite0" in said  # the table has what is well, too
+
+
+def test_an_edit_of_our_files_does_not_discard_outputs_and_another_version_of_torch_does(tree, tmp_path, monkeypatch):
+    config = Config("imagenet", "efficientnet_lite0", data=str(tree), limit=20)
+    def dates():
+        imagenet_outputs(config, tmp_path)
+        return {p.name + p.parent.name: p.stat().st_mtime_ns for p in tmp_path.rglob("*.safetensors")}
+
+    before = dates()
+    monkeypatch.setattr(experiment, "code_hash", lambda *modules: "edited")
+    assert dates() == before
+    now = experiment.versions()
+    monkeypatch.setattr(experiment, "versions", lambda: now | {"torch": "9.9"})
+    assert not set(dates().values()) & set(before.values())
+
+
+def test_each_file_is_looked_at_once(tree, tmp_path, monkeypatch):
+    "By the command, and not again by the run that it starts."
+    looked, stat = Counter(), os.stat
+    monkeypatch.setattr(os, "stat", lambda path, *a, **k: (looked.update([str(path)]), stat(path, *a, **k))[1])
+    configs = [Config("imagenet", "efficientnet_lite0", data=str(tree), scorers=("maxlogit",))]
+    with stat_once() as hand_on:
+        assert not reproduce.extracted({configs[0]: tmp_path / "efficientnet_lite0-seed0"}, tmp_path)
+        hand_on()
+        child = "from u2c.bench import features; import sys; print(len(features._stamps.known))"
+        told = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True).stdout
+        assert reproduce.run_jobs(configs, tmp_path, 1) == {} and len(reproduce.collect(configs, tmp_path)) == 55
+    images = {path: n for path, n in looked.items() if path.endswith(".jpg")}
+    assert int(told) == len(images) >= 72 and set(images.values()) == {1}
 
 
 def test_imagenet_without_data_says_so(here, tmp_path):

@@ -60,7 +60,7 @@ def test_the_reference_as_it_is_stored_lists_every_public_name():
     assert listed == {name: list(m.__all__) for name, m in modules.items() if m.__all__}, "execute nbs/reference/index.ipynb again"
 
 
-RESULTS = ("others", "results", "ranks", "ranks_plane", "beside", "left_out", "scores", "combinations", "ensembles", "report_card", "watching", "softness", "binning", "words",
+RESULTS = ("others", "results", "ranks", "ranks_plane", "beside", "left_out", "scores", "combinations", "ensembles", "report_card", "watching", "speed", "softness", "binning", "words",
            "relabelling_mistakes", "taming_confidence", "irrelevant_features", "adversarial_inputs")
 LONG = 1200  # words: a longer page is two, or has a part that can go
 OPEN = 60  # cells of a table, headings counted: a larger one is behind a fold

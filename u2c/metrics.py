@@ -79,6 +79,20 @@ def confidence_bins(
     return torch.cat([edges, edges[-1:]]), bins
 
 # %% ../nbs/paper/01_metrics.ipynb #a9b0b0ab
+def bins_of(
+    confidence: Tensor,  # (n,) in [0, 1]
+    right: Tensor,  # (n,) True where the answer is
+    n_bins: int = 15,
+    closed: bool = True,
+    mass: bool = False,
+) -> Bins:
+    "Accuracy and mean confidence, bin by bin, of answers that were judged already"
+    edges, bins = confidence_bins(confidence, n_bins, closed, mass)
+    total = lambda x: torch.bincount(bins, x.double(), minlength=len(edges) - 1)
+    count = total(torch.ones_like(confidence))
+    return Bins(edges, count.long(), total(confidence) / count, total(right) / count)
+
+# %% ../nbs/paper/01_metrics.ipynb #d133d205
 def reliability_bins(
     probs: ArrayLike,  # (n, c+1) probabilities
     labels: ArrayLike | None,  # (n,) in 0..c
@@ -90,13 +104,22 @@ def reliability_bins(
     if n_bins < 1: raise refuse("n_bins", n_bins, "1 or more")
     p, y = check_probs(probs, labels)
     confidence, prediction = p.max(1)
-    edges, bins = confidence_bins(confidence, n_bins, closed, mass)
-    total = lambda x: torch.bincount(bins, x.double(), minlength=len(edges) - 1)
-    count = total(torch.ones_like(confidence))
-    accuracy = total(prediction == y) / count
-    return Bins(edges, count.long(), total(confidence) / count, accuracy)
+    return bins_of(confidence, prediction == y, n_bins, closed, mass)
 
 # %% ../nbs/paper/01_metrics.ipynb #79fae3c3
+def gap(
+    b: Bins,
+    norm: str = "l1",  # "l1": the mean gap, "l2": root of the mean square, "max": the largest
+) -> float:
+    "Between confidence and accuracy, over bins"
+    full = b.rows > 0
+    gap, share = (b.confidence - b.accuracy).abs()[full], b.rows[full].double() / b.rows.sum()
+    if norm == "l1": return (gap * share).sum().item()
+    if norm == "l2": return (gap**2 * share).sum().sqrt().item()
+    if norm == "max": return gap.max().item()
+    raise refuse("norm", repr(norm), "'l1', 'l2' or 'max'")
+
+# %% ../nbs/paper/01_metrics.ipynb #1f89d3b3
 def ece(
     probs: ArrayLike,  # (n, c+1) probabilities, the last column for abstaining
     labels: ArrayLike | None,  # (n,) in 0..c, c for abstaining
@@ -106,13 +129,7 @@ def ece(
     norm: str = "l1",  # "l1": the mean gap, "l2": root of the mean square, "max": the largest
 ) -> float:  # in [0, 1]
     "The gap between confidence and accuracy, over bins"
-    b = reliability_bins(probs, labels, n_bins, closed, mass)
-    full = b.rows > 0
-    gap, share = (b.confidence - b.accuracy).abs()[full], b.rows[full].double() / b.rows.sum()
-    if norm == "l1": return (gap * share).sum().item()
-    if norm == "l2": return (gap**2 * share).sum().sqrt().item()
-    if norm == "max": return gap.max().item()
-    raise refuse("norm", repr(norm), "'l1', 'l2' or 'max'")
+    return gap(reliability_bins(probs, labels, n_bins, closed, mass), norm)
 
 # %% ../nbs/paper/01_metrics.ipynb #d6d07ac9
 def nll(

@@ -373,6 +373,10 @@ Transform = Callable[[Image], Tensor]  # PIL image of any mode -> (3, h, w)
 
 class Pretrained(BodyAndHead):
     "One for colour images, (n, 3, h, w), with the transform that makes these of an image"
+    white: Tensor
+    mean: Tensor
+    std: Tensor
+
     def __init__(
         self,
         body: nn.Module,
@@ -382,8 +386,36 @@ class Pretrained(BodyAndHead):
     ):
         super().__init__(body, head)
         self.transform = transform
+        self.pixels, look = split_transform(transform)  # what a reader does, and the rest
+        for part, x in zip(("white", "mean", "std"), ([255.0], *(look or ([0.0], [1.0])))):
+            self.register_buffer(part, torch.tensor(x)[:, None, None], persistent=False)
         weights, steps = digest(self.state_dict())[:16], " ".join(str(transform).split())
         self.about = {"name": name, "weights": weights, "transform": steps}
+
+    def features(self, x: Tensor) -> Tensor:
+        "phi(x), of what `transform` gives or of the bytes that `pixels` gives"
+        if x.dtype == torch.uint8:
+            # by tensors: a GPU multiplies by the inverse of a plain number, to other bits
+            x = x.float().div_(self.white).sub_(self.mean).div_(self.std)
+        return self.body(x)
+
+# %% ../../nbs/bench/00_backbones.ipynb #6bd40265
+def split_transform(
+    transform: Transform,
+) -> tuple[Transform, tuple[list[float], list[float]] | None]:
+    "A transform up to its bytes, with the mean and deviation that follow; or whole, with None"
+    from torchvision.transforms import CenterCrop, Compose  # type: ignore[import-untyped]
+    from torchvision.transforms import Normalize, PILToTensor, Resize, ToTensor
+    steps: list = [transform]
+    while hasattr(steps[-1], "transforms"): steps[-1:] = steps[-1].transforms
+    *steps, last = steps
+    if hasattr(last, "resize_size"):  # torchvision's
+        steps.append(Resize(last.resize_size, last.interpolation, antialias=last.antialias))
+        steps.append(CenterCrop(last.crop_size))
+    elif not (isinstance(last, Normalize) and isinstance(steps.pop(), ToTensor)):  # timm's
+        return transform, None
+    mean, std = (torch.as_tensor(x).flatten().tolist() for x in (last.mean, last.std))
+    return Compose([*steps, PILToTensor()]), (mean, std)
 
 # %% ../../nbs/bench/00_backbones.ipynb #f9feb88b
 def split_head(
@@ -496,6 +528,8 @@ torchvision_models = {  # name -> what `torchvision.models.get_weight` takes
     "vit_b_32": "ViT_B_32_Weights.IMAGENET1K_V1",
     "resnet50.v2": "ResNet50_Weights.IMAGENET1K_V2",
     "resnet152.v2": "ResNet152_Weights.IMAGENET1K_V2",
+    "resnet50.v2-232": "ResNet50_Weights.IMAGENET1K_V2",
+    "resnet152.v2-232": "ResNet152_Weights.IMAGENET1K_V2",
 }
 
 # %% ../../nbs/bench/00_backbones.ipynb #9e5bdd9b
@@ -519,8 +553,9 @@ def build(
     "A classifier of torchvision or of timm, and its transform"
     if name in torchvision_models:
         from torchvision.models import get_model, get_weight  # type: ignore[import-untyped]
-        weights, model = get_weight(torchvision_models[name]), name.removesuffix(".v2")
-        return get_model(model, weights=weights if download else None), weights.transforms()
+        weights, (model, _, form) = get_weight(torchvision_models[name]), name.partition(".")
+        net = get_model(model, weights=weights if download else None)
+        return net, weights.transforms(**({"resize_size": 256} if form == "v2" else {}))
     import timm
     from timm.data import create_transform, resolve_model_data_config
     model = f"tf_{name}" if name in lite_models else name.removeprefix("timm/")

@@ -27,7 +27,7 @@ from .cases import Case, class_choices, renumbered
 from .features import cached
 from .small import corruptions, evenly, far_images, mnist_digits
 from ..core import Outputs
-from ..guards import refuse, seeded
+from ..guards import refuse, seeded, tell
 
 # %% ../../nbs/bench/06_cifar.ipynb #b8ebb029
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer",
@@ -168,7 +168,7 @@ def openood_photos(
     for name, group in OPENOOD.items():
         file = root / f"benchmark_imglist/cifar10/test_{name}.txt"
         if not file.exists():
-            print(f"{name}: missing, found no {file}")
+            tell(f"{name}: missing, found no {file}")
             continue
         lines = [line.rsplit(maxsplit=1) for line in file.read_text().splitlines() if line]
         images = np.stack([small_photo(root / "images_classic" / path) for path, _ in lines])

@@ -9,6 +9,7 @@ __all__ = ['IMAGENET', 'load_list', 'check_datasets', 'example_tree']
 import argparse
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from posixpath import normpath
 from typing import NamedTuple
@@ -19,7 +20,7 @@ import skimage.data
 from PIL import Image
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from .features import ImageFiles, read_image, tried
+from .features import ImageFiles, cores, file_stamp, read_image, stat_once, tried
 from ..guards import refuse, warn
 
 # %% ../../nbs/bench/03_imagenet.ipynb #53c126de
@@ -61,9 +62,21 @@ def parse_line(
     return path, y if known else n_classes
 
 # %% ../../nbs/bench/03_imagenet.ipynb #326178a5
+def image_folder(
+    names: list[str],  # of a list
+    data: Path,  # what was given
+) -> Path:  # `data` if none is found
+    "The folder that a list's paths are relative to"
+    top = data.parent if data.name.startswith("images_") else data
+    places = [data, top, *(top / f"images_{kind}" for kind in ("largescale", "classic"))]
+    some = names[::max(1, len(names) // 10)]
+    there = lambda place: sum(file_stamp(place / name) is not None for name in some)
+    return max(places, key=there)
+
+# %% ../../nbs/bench/03_imagenet.ipynb #4006b7ab
 def read_list(
     path: Path,  # a list in OpenOOD's format
-    root: Path,  # the folder that its paths are relative to
+    data: Path,  # the folder with the images, or OpenOOD's with all
     known: bool,  # labels are classes (True) or -1 (False)
     n_classes: int = 1000,
 ) -> ImageFiles:
@@ -77,7 +90,8 @@ def read_list(
         except UnicodeDecodeError as e: raise refuse(where, repr(raw), "UTF-8") from e
         if line: entries.append(parse_line(line, where, known, n_classes))
     if not entries: raise refuse(path.name, "no lines", "one for each image")
-    return ImageFiles(root, [name for name, _ in entries], [label for _, label in entries])
+    names, labels = map(list, zip(*entries))
+    return ImageFiles(image_folder(names, data), names, labels)
 
 # %% ../../nbs/bench/03_imagenet.ipynb #4b78e89d
 def halve(
@@ -128,7 +142,7 @@ def validation_halves(
         instead = f"{' and '.join(whole)} are cut in two instead"
         warn(f"{file}: found without the list of the other half, so {instead}")
     first, second = parts.values()
-    both = ImageFiles(data, first.names + second.names, first.labels + second.labels)
+    both = ImageFiles(first.root, first.names + second.names, first.labels + second.labels)
     found = dict(zip(halves, halve(both)))
     refuse_overlap(found)  # again: an image that is twice in one list may be in both halves
     return found
@@ -143,7 +157,8 @@ def load_list(
     "The images of one of the paper's data sets"
     if name not in IMAGENET:
         raise refuse("data set", repr(name), f"one of {', '.join(IMAGENET)}")
-    lists = lists or data / "benchmark_imglist/imagenet"
+    top = data.parent if data.name.startswith("images_") else data
+    lists = lists or top / "benchmark_imglist/imagenet"
     group, file = IMAGENET[name]
     known = not group.endswith("ood")
     if group != "in-domain": return read_list(lists / file, data, known, n_classes)
@@ -153,10 +168,16 @@ def load_list(
     raise refuse("list", found, f"one of the two in {lists}", FileNotFoundError)
 
 # %% ../../nbs/bench/03_imagenet.ipynb #ec5bb66f
+def unread(path: Path) -> str:  # empty if it can be read
+    "Why an image cannot be read"
+    why = tried(read_image, path)
+    return why if isinstance(why, str) else ""
+
+# %% ../../nbs/bench/03_imagenet.ipynb #fc673317
 def check_datasets(
     data: Path,
     lists: Path | None = None,
-    read: bool = False,  # decode every image, too
+    read: bool = False,  # decode every image, too, on all cores
 ) -> pd.DataFrame:  # a row for each data set: expected, found, missing, unreadable, problem
     "What is there of all data sets"
     counts = ("expected", "found", "missing", "unreadable")
@@ -164,16 +185,21 @@ def check_datasets(
         found: dict[str, object] = {"dataset": name} | dict.fromkeys(counts)
         try: images = load_list(name, data, lists)
         except (ValueError, OSError) as e: return found | dict(problem=str(e))
-        n, missing = len(images.names), [x for x in images.names if not (data / x).is_file()]
+        n, root = len(images.names), images.root
+        missing = [x for x in images.names if file_stamp(root / x) is None]
         gone = {*missing}
         there = [x for x in images.names if read and x not in gone]
-        bar = tqdm(there, unit=" images", leave=False, disable=not read)
-        bad = {x: why for x in bar if isinstance(why := tried(read_image, data / x), str)}
+        with ThreadPoolExecutor(cores()) as pool:  # decoders leave the other threads alone
+            said = pool.map(lambda x: unread(root / x), there)
+            bar = tqdm(zip(there, said), desc=name, total=len(there), unit=" images",
+                leave=False, disable=not read)
+            bad = {x: why for x, why in bar if why}
         examples = missing + [f"{x} ({error.split(':')[0]})" for x, error in bad.items()]
         found |= dict(expected=n, found=n - len(missing), missing=len(missing))
         found["unreadable"] = len(bad) if read else None
         return found | dict(problem=f"such as {', '.join(examples[:2])}" if examples else "")
-    return pd.DataFrame(map(row, IMAGENET)).astype(dict.fromkeys(counts, "Int64"))
+    with stat_once(): table = pd.DataFrame(map(row, IMAGENET))
+    return table.astype(dict.fromkeys(counts, "Int64"))
 
 # %% ../../nbs/bench/03_imagenet.ipynb #d029afcf
 def main() -> None:

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SCORERS', 'Config', 'resample_weights', 'resampled', 'standard_error', 'measure', 'fit_methods', 'change', 'evaluate',
-           'describe', 'trained', 'run_outputs', 'kept_folder', 'imagenet_outputs', 'write_records', 'read_records',
-           'run', 'finished']
+           'describe', 'trained', 'run_outputs', 'kept_folder', 'extract_all', 'imagenet_outputs', 'write_records',
+           'read_records', 'run', 'finished']
 
 # %% ../../nbs/run/00_experiment.ipynb #9c41271c
 import hashlib
@@ -21,7 +21,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
@@ -32,14 +32,14 @@ from torch import Tensor
 from ..bench.backbones import Backbone, Pretrained, Sampled, find_weights, load_pretrained
 from ..bench.backbones import make_backbone, one_thread, recipes, sampled_recipes
 from ..bench.backbones import train_backbone, weights_hash
-from ..bench.features import ImageFiles, cached, extract, extract_files, list_hash
+from ..bench.features import PRECISIONS, RECIPE, ImageFiles, cached, extract, extract_each
+from ..bench.features import list_hash, machines
 from ..bench.features import load_shards, load_tensors, mended, save_tensors, writer
 from ..bench.imagenet import IMAGENET, load_list
 from ..bench.small import Split, benchmarks, data_hash, evenly, load_benchmark, user_cache
 from ..core import Outputs, in_domain_labels
-from ..guards import ArrayLike, refuse, tell
-from ..metrics import aupr, auroc, brier, check_probs, confidence_bins, ece, ece_apart, err
-from ..metrics import fpr_at_tpr, nll
+from ..guards import ArrayLike, blocks, refuse, tell, warn, widest
+from ..metrics import aupr, auroc, bins_of, check_probs, confidence_bins, fpr_at_tpr, gap
 from ..rank import RankU2C
 from ..reject import Calibrator, RejectOrClassify
 from ..scores.base import list_scorers, make_scorer
@@ -99,6 +99,7 @@ class Config:
     skip_bad: bool = False  # imagenet: leave out images that cannot be read
     scorers: Sequence[str] = SCORERS  # names of `list_scorers`
     device: str | None = None  # where it is computed; see `chosen_device` for None
+    precision: str | None = None  # imagenet: of a GPU's arithmetic; see `in_precision`
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scorers", check_scorers(self.scorers))  # a list may come in
@@ -112,7 +113,7 @@ class Config:
             try: find_weights(self.backbone, self.weights)
             except (ValueError, ImportError) as e:
                 raise ValueError(f"backbone: {str(e).removeprefix('name: ')}") from e
-        for name in ("data", "lists", "weights", "float16", "skip_bad"):
+        for name in ("data", "lists", "weights", "float16", "precision", "skip_bad"):
             if imagenet or not getattr(self, name): continue
             raise refuse(name, f"for {self.benchmark}", "for imagenet alone")
         # ten neighbours, and a threshold above 95 of 100 rows, need twenty
@@ -121,6 +122,7 @@ class Config:
             if value is None and name in ("limit", "epochs"): continue
             check_count(name, value, least)
         check_device(self.device)
+        if self.precision is not None: check_name("precision", self.precision, PRECISIONS)
         if not 0 < self.alpha < 1: raise refuse("alpha", self.alpha, "0 < alpha < 1")
         for name in self.scorers:
             scorer = make_scorer(name)
@@ -152,23 +154,64 @@ def resample_weights(
     return drawn.astype(np.float32)[:, rows]
 
 # %% ../../nbs/run/00_experiment.ipynb #d39fcf9b
+class Judged(NamedTuple):
+    "What metrics ask of answers, on the CPU"
+    confidence: Tensor  # (n,)
+    right: Tensor  # (n,) is the most probable class the label?
+    abstains: Tensor  # (n,) is it the last?
+    of_label: Tensor  # (n,) the label's probability, in float64 from here on
+    log_of_label: Tensor  # (n,) its log, finite where the probability underflows
+    squares: Tensor  # (n,) sum of the squared probabilities
+
+    def of(self, rows: Tensor) -> float:
+        "The ece of some rows"
+        return gap(bins_of(self.confidence[rows], self.right[rows]))
+
+# %% ../../nbs/run/00_experiment.ipynb #1b8ac970
+def judged(
+    p: Tensor,  # (n, c+1) probabilities, checked
+    y: Tensor,  # (n,) labels, there too
+    log_p: Tensor | None = None,  # their logs; None to take them of the probabilities
+) -> Judged:
+    "Look at answers"
+    confidence, prediction = p.max(1)
+    wide = widest(p.device)
+    of_label = p.gather(1, y[:, None])[:, 0].to(wide)
+    log = of_label.log() if log_p is None else log_p.gather(1, y[:, None])[:, 0].to(wide)
+    last = prediction == p.shape[1] - 1
+    squares = p.to(wide).square().sum(1)
+    here = (x.cpu() for x in (confidence, prediction == y, last, of_label, log, squares))
+    return Judged(*here)
+
+# %% ../../nbs/run/00_experiment.ipynb #cdab6527
+def answers(model: Calibrator, x: Outputs, u: Tensor) -> Judged:
+    "What a method says about a data set, judged block by block"
+    if x.labels is None: raise refuse("labels", None, f"{len(x)} whole numbers")
+    f = model.extended_logits(x, u)
+    parts = [judged(g.softmax(1), y, g.log_softmax(1))
+        for g, y in blocks(f, x.labels, size=2**22)]
+    return Judged(*map(torch.cat, zip(*parts)))
+
+# %% ../../nbs/run/00_experiment.ipynb #caa830bb
+def resampled_rows(rows: Judged, weights: np.ndarray) -> dict[str, np.ndarray]:
+    "The metrics of every resample, from what was judged"
+    n, right = len(rows.right), rows.right.numpy()
+    gaps = np.zeros((n, 15), np.float32)
+    gaps[np.arange(n), confidence_bins(rows.confidence)[1]] = rows.confidence.numpy() - right
+    drawn = weights.sum(1)
+    mean = lambda loss: weights @ np.asarray(loss, np.float32) / drawn
+    return dict(err=mean(~right), ece=np.abs(weights @ gaps).sum(1) / drawn,
+        nll_floored=mean(-(rows.of_label + 1e-6).log()),
+        brier=mean(rows.squares - 2 * rows.of_label + 1))
+
+# %% ../../nbs/run/00_experiment.ipynb #9c35b685
 def resampled(
     probs: ArrayLike,  # (n, c+1)
     labels: ArrayLike | None,  # (n,)
     weights: np.ndarray,  # (resamples, n)
 ) -> dict[str, np.ndarray]:  # err, ece, nll_floored and brier, (resamples,) each
     "The metrics of every resample"
-    p, y = check_probs(probs, labels)
-    confidence, prediction = p.max(1)
-    right = (prediction == y).numpy()
-    gaps = np.zeros((len(p), 15), np.float32)
-    gaps[np.arange(len(p)), confidence_bins(confidence)[1]] = confidence.numpy() - right
-    of_label = p.gather(1, y[:, None])[:, 0].double()
-    squares = p.double().square().sum(1)
-    drawn = weights.sum(1)
-    mean = lambda loss: weights @ np.asarray(loss, np.float32) / drawn
-    return dict(err=mean(~right), ece=np.abs(weights @ gaps).sum(1) / drawn,
-        nll_floored=mean(-(of_label + 1e-6).log()), brier=mean(squares - 2 * of_label + 1))
+    return resampled_rows(judged(*check_probs(probs, labels)), weights)
 
 # %% ../../nbs/run/00_experiment.ipynb #seco0001
 def standard_error(
@@ -203,15 +246,17 @@ def measure(
     sources: int,  # that the weights resample
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:  # metrics; by resample
     "The metrics of one method on one data set"
-    # what a method says is computed where the rows are, and judged on the CPU
-    p, log_p = model.predict_proba(x, u).cpu(), model.predict_log_proba(x, u).cpu()
-    y = None if x.labels is None else x.labels.cpu()
-    draws = resampled(p, y, weights)
-    row = dict(n=len(x), sources=sources, err=err(p, y), ece=ece(p, y),
-        ece_torchmetrics=ece(p, y, closed=False),
-        nll=nll(log_p, y, log=True), nll_floored=nll(p, y, floor=1e-6),
-        brier=brier(p, y), ece_apart=ece_apart(p, y),
-        abstain=(p.argmax(1) == x.n_classes).double().mean().item())
+    rows = answers(model, x, u)
+    draws = resampled_rows(rows, weights)
+    mean = lambda loss: loss.double().mean().item()
+    parts = [part for part in (rows.abstains, ~rows.abstains) if part.any()]
+    row = dict(n=len(x), sources=sources, err=mean(~rows.right),
+        ece=gap(bins_of(rows.confidence, rows.right)),
+        ece_torchmetrics=gap(bins_of(rows.confidence, rows.right, closed=False)),
+        nll=-mean(rows.log_of_label), nll_floored=-mean((rows.of_label + 1e-6).log()),
+        brier=mean(rows.squares - 2 * rows.of_label + 1),
+        ece_apart=sum(rows.of(part) * mean(part) for part in parts),
+        abstain=mean(rows.abstains))
     for m, d in draws.items():
         ends = interval(row[m], standard_error(d, sources), sources, LARGEST[m])
         row[f"{m}_low"], row[f"{m}_high"] = ends
@@ -391,7 +436,9 @@ def describe(
 ) -> dict[str, Any]:
     "All that decides a result"
     about: dict[str, Any] = {"config": asdict(config)}
-    if config.scorers == SCORERS: del about["config"]["scorers"]  # no choice was made
+    # where no choice was made
+    if config.scorers == SCORERS: del about["config"]["scorers"]
+    if config.precision is None: del about["config"]["precision"]
     if config.benchmark == "imagenet":
         # names and labels of the images, and size and time of their files
         hashes = {name: list_hash(images) for name, images in imagenet_lists(config).items()}
@@ -486,23 +533,40 @@ def extraction(config: Config, name: str) -> dict[str, Any]:  # options of `extr
     if device.type == "cpu": names.append("instructions")  # a GPU has no use for them
     made_with = {
         "versions": {k: v for k, v in versions().items() if k in names},
-        "device": device.type, "code": code_hash("bench.backbones", "bench.features")}
+        "device": device.type, "recipe": RECIPE}
     full = name == "ImageNet-va" or not config.float16  # everything is fitted on va
     return dict(dtype=torch.float32 if full else torch.float16, device=device,
-        skip_bad=config.skip_bad, made_with=made_with)
+        precision=config.precision, skip_bad=config.skip_bad, made_with=made_with)
 
 # %% ../../nbs/run/00_experiment.ipynb #4f15c9a2
+def extract_all(
+    folders: Mapping[Config, Path],  # of runs that differ in the backbone alone
+    nets: Mapping[Config, Pretrained],
+) -> dict[Config, dict[str, list[Path]]]:  # shards by data set
+    "Outputs of several networks; those of the same transform read each image once"
+    config = next(iter(folders))
+    lists, alike = imagenet_lists(config), defaultdict(list)
+    absent = [k for k in IMAGENET if k not in lists]
+    if absent: tell(f"not there, and left out: {', '.join(absent)}")
+    for c in folders: alike[nets[c].about["transform"]].append(c)
+    paths: dict[Config, dict[str, list[Path]]] = {c: {} for c in folders}
+    for some in alike.values():
+        for name, images in lists.items():
+            asked = {folders[c] / "outputs" / name: nets[c] for c in some}
+            found = extract_each(asked, images, **extraction(config, name))
+            for c, shards in zip(some, found.values()): paths[c][name] = shards
+    return paths
+
+# %% ../../nbs/run/00_experiment.ipynb #7fac553d
 def imagenet_outputs(
     config: Config,
     folder: Path,  # where the shards go
 ) -> tuple[Shards, tuple[Tensor, Tensor]]:  # outputs by data set, and the head
     "What a pretrained network says about ImageNet's data sets, extracted or read back"
-    net, lists = placed_network(config), imagenet_lists(config)
-    absent = [k for k in IMAGENET if k not in lists]
-    if absent: tell(f"not there, and left out: {', '.join(absent)}")
-    paths = {
-        name: extract_files(net, images, folder / "outputs" / name, **extraction(config, name))
-        for name, images in lists.items()}
+    net = placed_network(config)
+    paths = extract_all({config: folder}, {config: net})[config]
+    if len(places := machines(p for some in paths.values() for p in some)) > 1:
+        warn(f"outputs: made in several places, which round differently: {sorted(places)}")
     return Shards(paths), (net.head.weight.cpu(), net.head.bias.cpu())
 
 # %% ../../nbs/run/00_experiment.ipynb #wrtwhol1

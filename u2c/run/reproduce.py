@@ -14,7 +14,8 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from importlib.resources import as_file, files
@@ -24,21 +25,24 @@ from typing import Any, cast
 
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
+import torch
 from matplotlib.figure import Figure
 
 from ..bench.backbones import recipes
-from ..bench.features import load_tensors
+from ..bench.features import PRECISIONS, load_tensors, stat_once
 from ..bench.imagenet import IMAGENET
 from ..bench.small import benchmarks, load_benchmark
 from ..core import Outputs, in_domain_labels
 from ..guards import installing, lock, refuse, tell
 from ..plots import figure_1, figure_calibration
 from ..reject import Calibrator
-from .experiment import SCORERS, Config, check_count, describe, finished, fit_methods
+from .experiment import SCORERS, Config, check_count, describe, extract_all, finished
+from .experiment import fit_methods
 from .experiment import imagenet_outputs, pooled, read_records, run_outputs
 from .experiment import write_records
 from .jobs import NotebookFailed, execute, file_name, job_folder, run_job
 from .jobs import side_by_side, stoppable
+from .preflight import cleared
 from .tables import INK_LEGEND, LEGEND, TITLES, beside_html, beside_text, caption
 from .tables import latex_escape, to_html, to_latex, to_markdown, to_text
 from .verdicts import GROUPS, beside, closeness_text, paper_cells, pattern
@@ -294,6 +298,18 @@ def print_result(records: pd.DataFrame, out: Path) -> None:
     print(f"tables, figures and executed notebooks: {out}/")
 
 # %% ../../nbs/run/06_reproduce.ipynb #b19e8ee1
+def extracted(folders: Mapping[Config, Path], out: Path) -> dict[str, str]:  # what went wrong
+    "Make the outputs of all ImageNet runs, once it is sure that this can be done"
+    nets = cleared(folders)
+    print(f"outputs of {len(nets)} networks: {out}/*/outputs", file=sys.stderr)
+    try: extract_all(folders, nets)
+    except (ValueError, OSError) as e: return {"outputs": str(e)}
+    finally:
+        nets.clear()
+        torch.cuda.empty_cache()  # for the runs
+    return {}
+
+# %% ../../nbs/run/06_reproduce.ipynb #69f672e8
 def reproduce(
     benchmark: str = "small",
     backbones: list[str] | None = None,  # all if None
@@ -308,18 +324,23 @@ def reproduce(
 ) -> int:  # exit code
     "Run every backbone and seed, write tables and figures, print the main table"
     check_count("jobs", jobs)
-    if benchmark == "imagenet": jobs = 1  # each with the whole machine
-    configs = configurations(benchmark, backbones, seeds, **options)
+    imagenet = benchmark == "imagenet"
+    if imagenet: jobs = 1  # each with the whole machine
     if "://" in str(out): raise refuse("out", out, "a folder or --sweep")
     out = Path(out or Path("_runs") / benchmark)
-    with stoppable(), held(out):
+    with ExitStack() as stack:
+        hand_on = stack.enter_context(stat_once())
+        configs = configurations(benchmark, backbones, seeds, **options)
+        for kept in (stoppable(), held(out)): stack.enter_context(kept)
         remove_leftovers(configs, out)
+        failures: dict[str, str] = {}
         with find_executor(executor, address, gpus_per_run, cpus_per_run) as chosen:
-            if executor == "ray":
-                out = out.resolve()  # others do not work in this folder
-                folders = {c: f for c in configs if not finished(c, f := job_folder(out, c))}
-                sweep_module().share_shards(folders, chosen)
-            failures = run_jobs(configs, out, jobs, chosen)
+            if executor == "ray": out = out.resolve()  # others do not work in this folder
+            folders = {c: f for c in configs if not finished(c, f := job_folder(out, c))}
+            if executor == "ray": sweep_module().share_shards(folders, chosen)
+            elif imagenet and folders: failures = extracted(folders, out)
+            hand_on()
+            if not failures: failures = run_jobs(configs, out, jobs, chosen)
         try:
             records = collect(configs, out)
             broken = make_report(configs, out)
@@ -329,7 +350,7 @@ def reproduce(
     for name, error in failures.items(): print(f"failed: {name}: {error}", file=sys.stderr)
     return 1 if failures else 0
 
-# %% ../../nbs/run/06_reproduce.ipynb #69f672e8
+# %% ../../nbs/run/06_reproduce.ipynb #fd3a3b70
 def command_line() -> argparse.ArgumentParser:
     "The options of u2c_reproduce"
     def names(text: str) -> list[str]: return [name.strip() for name in text.split(",")]
@@ -353,6 +374,8 @@ def command_line() -> argparse.ArgumentParser:
     add("--data", help="the folder with the images")
     add("--lists", help="the folder with the lists (default: DATA/benchmark_imglist/imagenet)")
     add("--weights", help="a checkpoint to use in place of the published weights")
+    kinds = "of a GPU's arithmetic (default: PyTorch's own settings, as the authors)"
+    add("--precision", choices=PRECISIONS, help=kinds)
     half = "store features in half precision, all but ImageNet-va's"
     add("--float16", action="store_true", help=half)
     add("--skip-bad", action="store_true", help="leave out images that cannot be read")

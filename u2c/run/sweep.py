@@ -205,7 +205,7 @@ def shards_folder(store: Store, config: Config) -> Path:
         expected = "a folder that all machines share, for ImageNet's outputs"
         raise refuse("out", store.address, expected)
     network = _network_of(config)
-    about = describe(network, "bench.backbones", "bench.features")
+    about = {k: v for k, v in describe(network).items() if k != "code"}
     about["versions"] = extraction(network, "ImageNet-va")["made_with"]["versions"]
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
     return store.folder / "networks" / f"{run_id(network)}-{digest}"

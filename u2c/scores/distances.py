@@ -9,7 +9,6 @@ __all__ = ['Mahalanobis', 'nearest', 'unit_rows', 'KNN']
 import math
 import warnings
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -135,11 +134,10 @@ def one_by_one(query: Tensor, bank: Tensor, k: int) -> Tensor:  # as `nearest_to
 
 # %% ../../nbs/paper/03b_distances.ipynb #67197a3f
 def faiss_search() -> Callable[..., Any] | None:  # (query, bank, k) -> squared distances, rows
-    "faiss's search, on its GPU where it has one; None where faiss is not installed"
+    "faiss's search on the CPU; None where faiss is not installed"
     try: import faiss
     except ImportError: return None
-    if not faiss.get_num_gpus(): return faiss.knn
-    return partial(faiss.knn_gpu, faiss.StandardGpuResources())
+    return faiss.knn
 
 # %% ../../nbs/paper/03b_distances.ipynb #41e87d17
 def nearest(

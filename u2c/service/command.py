@@ -719,6 +719,7 @@ def add_command(
 OTHERS = {  # commands that are installed by themselves
     "reproduce": "run the paper's protocol, with tables and figures",
     "imagenet": "look after the paper's ImageNet data sets",
+    "outputs": "publish what a network says, or compare from it",
 }
 
 # %% ../../nbs/service/08_command.ipynb #cebe43a1
