@@ -182,7 +182,7 @@ def write_llms(quarto: dict, nbs: Path, out: Path) -> None:
     "llms.txt: the site in one page of markdown, what it is and where what stands"
     cfg, website = get_config(), quarto["website"]
     site = cfg.doc_host + cfg.doc_baseurl.rstrip("/")
-    head = [f"# {website['title']}", "", f"> {website['description']}", ""]
+    head = [f"# {website['title']}", "", f"> {website.get('description', website['title'])}", ""]
     head += [f"Python package, source at {cfg.git_url}. Every page is a notebook that is run by the tests.", ""]
     lines = head + listed(website["sidebar"]["contents"], nbs, site)
     (out / "llms.txt").write_text("\n".join(lines), encoding="utf-8")
