@@ -374,7 +374,7 @@ class LearnedOdds(Movable):
         costs: Sequence[float] | None = None,  # see the class
     ) -> Self:
         "The same model with other odds of abstaining; nothing is learned anew"
-        if costs is not None and alpha is None: prior = prior or self.prior
+        if costs is not None and alpha is prior is None: prior = self.prior
         if (alpha is None) == (prior is None):
             raise refuse("at", f"alpha={alpha}, prior={prior}", "one of them")
         new = self._to_be_moved()
