@@ -101,6 +101,7 @@ def holds(
 ) -> bool:
     "Can it be ruled out that more than `error` of the answers above a cut are wrong?"
     if not found.answered: return False
+    if delta < 0.5 and found.wrong >= math.ceil(error * found.answered): return False
     if base_rate is None: return few_wrong(found.wrong, found.answered, error) <= delta
     end = lambda count, n: clopper_pearson(count, n, delta / 3)
     a = (1 - base_rate) * end(found.answered, found.known)[0]
