@@ -201,6 +201,25 @@ def test_a_moved_left_out_file_agrees_and_says_that_costs_stay_behind(tmp_path):
         assert (run_file(path)(far.features.float(), far.logits.float())[0].argmax(1) == 8).all()  # its alarms are in the file
 
 
+@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("name", ["msp", "gen", "energy", "ashp", "ashs", "react", "dice", "she", "nnguide"])
+def test_every_score_by_itself_is_its_twin(tmp_path, name, suffix):
+    "u of known, unknown and far rows, of the same sign as the original's and as near as single precision is"
+    d = digits_outputs()
+    scorer = make_scorer(name, **({} if name in ("msp", "gen", "energy", "she", "nnguide") else {"head": d.head}))
+    model = RankU2C(scorer).fit(d.va)
+    found = export_calibrator(tmp_path / f"x{suffix}", model, d.te)
+    assert found.difference <= MOST_OFF and found.rows > len(d.te)
+    far = d.unknown.map(lambda x: x * 10 if x.is_floating_point() else x)
+    for x in (d.te, d.unknown, far):
+        p, u, chance = run_file(tmp_path / f"x{suffix}")(x.features.float(), x.logits.float())
+        expected = model.scorer.score(x)
+        assert expected.unique().numel() > len(x) / 10  # a score that is one number proves nothing
+        torch.testing.assert_close(u, expected.float(), rtol=1e-4, atol=1e-5)
+        same = (chance - p_value(expected, model.reference)).abs() < 1.5 / (len(model.reference) + 1)
+        assert same.double().mean() > 0.98 and (p.argmax(1) == model.predict(x)).double().mean() > 0.98
+
+
 def test_a_score_without_a_twin_is_named(bench, nets, tmp_path):
     class Own(MaxLogit):
         "Registered, and unknown to export"
