@@ -161,7 +161,7 @@ def strict(text):
 
 def test_all_json_is_read_by_a_strict_parser(here, capsys, tmp_path):
     (tmp_path / "p.txt").write_text("0.5\n0.01\n")
-    ranks = tmp_path / "ranks.u2c"  # the default's alarms need scores, and a watch on it refuses p-values
+    ranks = "ranks.u2c"  # beside its weights; the default's alarms need scores, and a watch on it refuses p-values
     said(capsys, "calibrate", "--model", "own.pth", "--arch", "timm/test_resnet", "--size", 32, "--data", "va", "--method", "rank", "-o", ranks)
     for model in ("my.u2c", ranks):
         begun = strict(said(capsys, "watch", model, "--reference", "fresh", "--state", tmp_path / "j.watch", "--restart", "--json").out)
