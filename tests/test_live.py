@@ -46,7 +46,7 @@ def site(tmp_path_factory):
     pages = ["index.ipynb", "live/draw.ipynb", "live/picture.ipynb", "live/file.ipynb"]
     for page in (nbs / name for name in pages[1:]):  # links to pages that are not there
         page.write_text(re.sub(r"\]\(\.\./[\w/.#-]+\)", "](../index.ipynb)", page.read_text()))
-    site = {"website": {"title": "live", "favicon": "favicon.svg", "sidebar": {"contents": pages}}, "bibliography": "references.bib", "format": {"html": {"css": "styles.css"}}}
+    site = {"website": {"title": "live", "description": "Live pages", "favicon": "favicon.svg", "sidebar": {"contents": pages}}, "bibliography": "references.bib", "format": {"html": {"css": "styles.css"}}}
     (nbs / "_quarto.yml").write_text(yaml.safe_dump(site))
     command = [sys.executable, root / ".ci/docs.py", "--out", folder / "html", "--work", folder / "work"]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True)
