@@ -9,6 +9,7 @@ __all__ = ['extract', 'ImageFiles', 'Pictures', 'extract_each', 'extract_files',
 import hashlib
 import json
 import os
+import stat
 import shutil
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -115,13 +116,13 @@ class ImageFiles(NamedTuple):
 # %% ../../nbs/bench/01_features.ipynb #89ee6910
 def file_stamp(
     path: Path,
-) -> list[int] | None:  # None if it is absent
+) -> list[int] | None:  # None if it is absent, or a folder
     "Size and time of the last change of a file"
     seen, name = _stamps.known, str(path)
     if seen is not None and name in seen: return seen[name]
     try: s = os.stat(path)
     except (OSError, ValueError): found = None  # ValueError: no file can have such a name
-    else: found = [s.st_size, s.st_mtime_ns]
+    else: found = None if stat.S_ISDIR(s.st_mode) else [s.st_size, s.st_mtime_ns]
     if seen is not None: seen[name] = found
     return found
 
