@@ -9,8 +9,8 @@ __all__ = ['extract', 'ImageFiles', 'Pictures', 'extract_each', 'extract_files',
 import hashlib
 import json
 import os
-import stat
 import shutil
+import stat
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -290,7 +290,7 @@ def in_precision(
     "How a GPU computes"
     if precision not in (None, *PRECISIONS):
         raise refuse("precision", repr(precision), f"one of {', '.join(PRECISIONS)}")
-    kinds = [torch.backends.cudnn, torch.backends.cuda.matmul] if precision else []
+    kinds: list[Any] = [torch.backends.cudnn, torch.backends.cuda.matmul] if precision else []
     before = [kind.allow_tf32 for kind in kinds]
     try:
         for kind in kinds: kind.allow_tf32 = precision == "tf32"
@@ -422,7 +422,8 @@ def one_shard(
 ) -> tuple[list[dict[str, Tensor]], dict[int, Failure]]:  # of each network; rows that failed
     "Put together the shard whose answers come next"
     parts: list[list[tuple[Tensor, ...]]] = [[] for _ in range(networks)]
-    labels, bad, seen = [], {}, 0
+    bad: dict[int, Failure] = {}
+    labels, seen = [], 0
     while seen < len(rows):
         batch, said = next(answers)
         for part, t in zip(parts, said):
