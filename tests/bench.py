@@ -35,7 +35,7 @@ from u2c.bench.imagenet import IMAGENET
 from u2c.left_out import left_out
 from u2c.metrics import brier, ece, ece_apart, err, nll
 from u2c.run.experiment import evaluate, measure, resample_weights, resampled
-from u2c.scores.distances import nearest_torch, unit_rows
+from u2c.scores.distances import nearest_torch, one_by_one, unit_rows
 from u2c.temperature import fit_temperature, tempered_lse
 from u2c.unified import fit_link
 
@@ -173,6 +173,8 @@ def scores(n: int = 10_000, d: int = 512, c: int = 200) -> None:
     faiss.omp_set_num_threads(torch.get_num_threads())
     knn, by_faiss, product = in_turn(lambda: nearest_torch(q, bank, 10), lambda: faiss.knn(q.numpy(), bank.numpy(), 10), lambda: q @ bank.T)
     note("scores", "neighbours at ImageNet's size, by PyTorch", knn, "faiss", by_faiss, limit="the matrix product of rows and bank", least=product)
+    knn, by_faiss, product = in_turn(lambda: one_by_one(q[:1], bank, 10), lambda: faiss.knn(q[:1].numpy(), bank.numpy(), 10), lambda: q[:1] @ bank.T, times=9)
+    note("scores", "neighbours of one row, by PyTorch", 1000 * knn, "faiss", 1000 * by_faiss, "ms", "memory: the bank read once", 1000 * product)
 
 
 def left_out_classes() -> None:

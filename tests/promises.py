@@ -59,6 +59,14 @@ from pytorch_ood.detector import RMD
 from u2c.scores.detectors import kept_detector
 kept_detector(RMD(None))
 """,
+    "real": """
+import rdata, tokenizers
+from u2c.bench.files import magika_head
+from u2c.bench.languages import langid_labels
+from u2c.bench.sentences import intent_sentences
+assert magika_head()[0].shape == (214, 512) and len(langid_labels()) == 140 and len(intent_sentences()) > 2000
+import u2c.bench.cifar, u2c.bench.tables
+""",
     "export": """
 import onnx, onnxruntime, onnxscript
 from u2c import export

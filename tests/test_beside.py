@@ -155,7 +155,7 @@ def test_a_failed_fit_of_openmax_changes_nothing():
 def test_a_missing_package_is_named(monkeypatch):
     def absent(name): raise ModuleNotFoundError(f"No module named {name!r}")
     monkeypatch.setattr(beside.importlib, "import_module", absent)
-    with pytest.raises(ImportError, match=r'pip install "u2c\[beside\]"'):
+    with pytest.raises(ImportError, match=r'pip install "u2c\[beside\] @ git'):
         Conformal().fit(random_outputs(0))
 
 

@@ -161,9 +161,15 @@ def strict(text):
 
 def test_all_json_is_read_by_a_strict_parser(here, capsys, tmp_path):
     (tmp_path / "p.txt").write_text("0.5\n0.01\n")
-    begun = strict(said(capsys, "watch", "my.u2c", "--reference", "fresh", "--state", tmp_path / "j.watch", "--json").out)
-    assert begun["rate"] is None and set(begun["u"].values()) == {None}
-    seen = strict(said(capsys, "watch", "my.u2c", "--state", tmp_path / "j.watch", "--p-values", tmp_path / "p.txt", "--json").out)
+    ranks = "ranks.u2c"  # beside its weights; the default's alarms need scores, and a watch on it refuses p-values
+    said(capsys, "calibrate", "--model", "own.pth", "--arch", "timm/test_resnet", "--size", 32, "--data", "va", "--method", "rank", "-o", ranks)
+    for model in ("my.u2c", ranks):
+        begun = strict(said(capsys, "watch", model, "--reference", "fresh", "--state", tmp_path / "j.watch", "--restart", "--json").out)
+        assert begun["rate"] is None and set(begun["u"].values()) == {None}
+        if model == "my.u2c":
+            why = said(capsys, "watch", model, "--state", tmp_path / "j.watch", "--p-values", tmp_path / "p.txt", "--json", code=2).err
+            assert "p: found p-values for LeftOutU2C, which has none, expected Outputs or scores u" in why
+    seen = strict(said(capsys, "watch", ranks, "--state", tmp_path / "j.watch", "--p-values", tmp_path / "p.txt", "--json").out)
     assert seen["n"] == 2 and set(seen["u"].values()) == {None}
     for line in said(capsys, "predict", "my.u2c", "strange", "--json").out.splitlines(): strict(line)
     for line in said(capsys, "evaluate", "my.u2c", "te", "--unknown", "strange", "--json").out.splitlines(): strict(line)

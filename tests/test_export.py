@@ -21,7 +21,7 @@ from u2c.scores.head import MaxLogit
 from u2c.service.artifact import save_calibrator
 from u2c.service.classifier import methods
 from u2c.service.command import run_command
-from u2c.service.export import MOST_OFF, OUTPUTS, Head, Whole, answer_ranges, check_answer
+from u2c.service.export import MOST_OFF, OUTPUTS, Head, answer_ranges, check_answer
 from u2c.service.export import export_calibrator, nudged, read_note, run_file, twins
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # a network of one epoch draws every warning there is
@@ -111,7 +111,7 @@ def files(clf, tmp_path_factory):
 
 
 def test_an_onnx_file_is_one_valid_file_with_names_and_a_note(clf, files):
-    for kind, takes in {"head": Head.takes, "whole": Whole.takes}.items():
+    for kind, takes in {"head": Head.takes, "whole": ("images",)}.items():
         model = onnx.load(files / f"{kind}.onnx")
         onnx.checker.check_model(model, full_check=True)
         assert [i.name for i in model.graph.input] == list(takes)
@@ -201,6 +201,25 @@ def test_a_moved_left_out_file_agrees_and_says_that_costs_stay_behind(tmp_path):
         assert (run_file(path)(far.features.float(), far.logits.float())[0].argmax(1) == 8).all()  # its alarms are in the file
 
 
+@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("name", ["msp", "gen", "energy", "ashp", "ashs", "react", "dice", "she", "nnguide"])
+def test_every_score_by_itself_is_its_twin(tmp_path, name, suffix):
+    "u, its p-value and the answer, of known, unknown and far rows, as the original gives them"
+    d = digits_outputs()
+    scorer = make_scorer(name, **({} if name in ("msp", "gen", "energy", "she", "nnguide") else {"head": d.head}))
+    model = RankU2C(scorer).fit(d.va)
+    found = export_calibrator(tmp_path / f"x{suffix}", model, d.te)
+    assert found.difference <= MOST_OFF and found.rows > len(d.te)
+    far = d.unknown.map(lambda x: x * 10 if x.is_floating_point() else x)
+    for x in (d.te, d.unknown, far):
+        p, u, chance = run_file(tmp_path / f"x{suffix}")(x.features.float(), x.logits.float())
+        expected = model.scorer.score(x)
+        assert expected.unique().numel() > len(x) / 10  # a score that is one number proves nothing
+        torch.testing.assert_close(u, expected.float(), rtol=1e-4, atol=1e-5)
+        same = (chance - p_value(expected, model.reference)).abs() < 1.5 / (len(model.reference) + 1)
+        assert same.double().mean() > 0.98 and (p.argmax(1) == model.predict(x)).double().mean() > 0.98
+
+
 def test_a_score_without_a_twin_is_named(bench, nets, tmp_path):
     class Own(MaxLogit):
         "Registered, and unknown to export"
@@ -239,7 +258,7 @@ def test_without_onnx_the_error_says_what_to_install(clf, tmp_path, monkeypatch)
     for name in ("onnxscript", "onnxruntime"):
         with monkeypatch.context() as m:
             m.setitem(sys.modules, name, None)
-            with pytest.raises(ImportError, match=rf'{name}: found not installed, expected it, for ONNX, from pip install "u2c\[export\]"'):
+            with pytest.raises(ImportError, match=rf'{name}: found not installed, expected it, for ONNX, from pip install "u2c\[export\] @ '):
                 export(clf, tmp_path / "x.onnx")
     assert not list(tmp_path.iterdir())
 

@@ -71,7 +71,7 @@ def test_what_cannot_be_promised_says_how_many_rows_would_do():
     few = Outputs(d.te.features[:60], d.te.logits[:60], d.te.labels[:60])
     with pytest.raises(ValueError, match=r"cannot be promised with these 60 rows; about [\d,]+ would do"): model.at_most(few, error=0.05)
     wrong = Outputs(d.te.features, d.te.logits, (d.te.labels + 1) % 8)
-    with pytest.raises(ValueError, match="at no cut are few enough of them right"): model.at_most(wrong, error=0.05)
+    with pytest.raises(ValueError, match="a thousand times as many such rows would not do"): model.at_most(wrong, error=0.05)
     with pytest.raises(ValueError, match="unknown: found 0 of"): model.at_most(d.te, base_rate=0.1)
 
 
@@ -211,3 +211,19 @@ def test_half_precision_may_be_exported_with_a_tolerance(tmp_path):
     with torch.no_grad(): clf = U2CClassifier(half, "maxlogit", "u2c").fit((x, half(x.half()).argmax(1)))
     found = export(clf, tmp_path / "x.pt2", tolerance=0.05)
     assert 0 <= found.difference <= 0.05 and "agree to" in str(found)
+
+
+def test_unknown_rows_count_among_the_wrong_where_no_share_is_stated():
+    "Also where the caller's own `wrong` leaves them out."
+    s, strange = np.linspace(1, 0.3, 800), np.arange(800) % 4 == 0
+    none = at_most(s, np.zeros(800, bool), 0.02, unknown=strange)
+    assert none.cut is None and none == at_most(s, strange, 0.02)
+    with pytest.raises(ValueError, match="unknown: found"): at_most(s, strange, unknown=strange[:9])
+
+
+@pytest.mark.parametrize("strange", [1, 7])
+def test_a_promise_that_lets_all_unknown_rows_in_is_refused_and_no_error(strange):
+    "As many times as many rows are rounded: more are never let in than there are."
+    s, unknown = np.r_[np.linspace(1, 0.3, 60), np.full(strange, 0.99)], np.arange(60 + strange) >= 60
+    found = at_most(s, unknown, 0.02, unknown=unknown, base_rate=0.2, cuts=2)
+    assert found.cut is None and found.needed is None and "would not do either" in str(found)

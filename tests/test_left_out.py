@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from torch import nn
 
 from u2c.core import Outputs
 from u2c.demo import digits_outputs
@@ -13,6 +14,7 @@ from u2c.guards import seeded
 from u2c.left_out import LeftOutU2C, left_out, left_out_report
 from u2c.rank import RankU2C
 from u2c.scores.base import make_scorer
+from u2c.scores.head import give_head
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # such rows draw every warning there is
 d = digits_outputs()
@@ -101,6 +103,41 @@ def test_groups_are_checked():
         left_out(va, ["knn"], most=0)
     with pytest.raises(ValueError, match="head: found None"):
         left_out(va, ["vim"])
+
+
+def embeddings(n, seed):
+    "Rows of length 1 with few strong directions among 384, and the head on them"
+    draw = torch.Generator().manual_seed(99)
+    means = torch.randn(8, 384, generator=draw) / 384**0.5
+    basis = torch.linalg.qr(torch.randn(384, 384, generator=draw)).Q
+    spread = 0.2 * torch.arange(1, 385) ** -0.7
+    draw = torch.Generator().manual_seed(seed)
+    labels = torch.arange(n) % 8
+    noise = torch.randn(n, 384, generator=draw) * spread * (0.5 + torch.rand(n, 1, generator=draw))
+    rows = nn.functional.normalize(means[labels] + noise @ basis)
+    head = 12 * nn.functional.normalize(means), torch.zeros(8)
+    return Outputs(rows, rows @ head[0].T, labels), head
+
+
+@pytest.mark.parametrize("n", [60, 150, 283, 330, 479, 480, 600])
+def test_fresh_known_rows_are_answered_however_few_taught(n):
+    "ViM takes 256 directions of 384, and four fifths of so many rows may leave nothing over"
+    declined = []
+    for seed in (10, 11):
+        rows, head = embeddings(n, seed)
+        model = LeftOutU2C()
+        give_head(model, head)
+        model.fit(rows)
+        declined.append((model.predict(embeddings(2000, 1)[0]) == 8).double().mean().item())
+        assert ("ViM" in [type(p).__name__ for p in model.scorer.parts]) == (n >= 480)
+    assert 0.02 < sum(declined) / len(declined) < 0.12 and max(declined) < 0.2
+
+
+def test_vim_stays_where_nothing_else_was_asked_for():
+    rows, head = embeddings(283, 10)
+    model = LeftOutU2C([make_scorer("vim", head=head)])
+    with pytest.warns(UserWarning, match="vim: 226 rows for 256 principal directions"):
+        model.fit(rows)
 
 
 def test_one_half_is_asked_where_each_has_enough_rows():

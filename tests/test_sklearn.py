@@ -3,6 +3,7 @@ import pickle
 import subprocess
 import sys
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -36,8 +37,10 @@ from u2c.reject import RejectOrClassify
 from u2c.scores.combined import Combined
 from u2c.scores.distances import KNN, Mahalanobis
 from u2c.scores.head import ASH, MaxLogit
+from u2c.service import sklearn as service
+from u2c.service.artifact import ArtifactError
 from u2c.service.sklearn import AbstainingClassifier, as_logits, expected_failed_checks
-from u2c.service.sklearn import held_out_logits
+from u2c.service.sklearn import held_out_logits, load_sklearn, save_sklearn
 from u2c.service.watch import Watch
 from u2c.unified import U2C
 
@@ -393,3 +396,72 @@ def test_without_scikit_learn_the_extra_is_named():
     code = "import sys; sys.modules['sklearn'] = None\nfrom u2c import *\nassert Watch\nimport u2c.service.sklearn"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert 'found no module sklearn.frozen, expected scikit-learn from pip install "u2c[sklearn] @ git+https://github.com/u2c/u2c"' in done.stderr.splitlines()[-1]
+
+
+@pytest.fixture(params=["skops", "a stand-in"])
+def writer(request, monkeypatch):
+    "skops itself, and, where it is not installed, what has its three functions"
+    if request.param == "skops":
+        return pytest.importorskip("skops.io", reason="skops is not installed: its files are tested with a stand-in")
+    found = SimpleNamespace(dumps=pickle.dumps, get_untrusted_types=lambda data: [], loads=lambda data, trusted: pickle.loads(data))
+    monkeypatch.setattr(service, "skops_io", lambda: found)
+    return found
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"method": "rank", "scorer": "maxlogit"}, {"scorer": few_neighbours, "features": PCA(2), "alpha": .9},
+    {"method": "rc", "scorer": "knn", "unknown": "no idea"}, {"prior": .3, "costs": (1, .2, 5)}],
+    ids=["default", "rank", "features", "rc", "costs"])
+def test_a_file_answers_as_what_was_saved(writer, tmp_path, options):
+    X, y = blobs(300, 4)
+    y = np.array(list("abcd"))[y]
+    clf = AbstainingClassifier(make_pipeline(StandardScaler(), LogisticRegression()), **options).fit(X[:250], y[:250])
+    save_sklearn(tmp_path/"a.u2c", clf)
+    back = load_sklearn(tmp_path/"a.u2c")
+    far = np.concatenate([X[250:], 50 + X[:20]])
+    assert np.array_equal(back.predict(far), clf.predict(far)) and len(set(clf.predict(far))) == 5
+    assert np.array_equal(back.predict_extended_proba(far), clf.predict_extended_proba(far))
+    assert list(back.classes_) == list("abcd") and back.extended_classes_[-1] == options.get("unknown", "unknown")
+    save_sklearn(tmp_path/"b.u2c", back)
+    assert np.array_equal(load_sklearn(tmp_path/"b.u2c").predict_proba(far), clf.predict_proba(far))
+    again = clone(back).fit(X[250:], y[250:])  # its estimator is frozen, its options are those of before
+    assert type(again.calibrator_) is type(clf.calibrator_) and again.alpha == clf.alpha
+
+
+def test_a_promise_is_in_the_file(writer, tmp_path):
+    X, y = blobs(1500)
+    clf = AbstainingClassifier(LogisticRegression(), "maxlogit").fit(X[:500], y[:500]).at_most(X[500:], y[500:], error=.2)
+    save_sklearn(tmp_path/"a.u2c", clf)
+    back = load_sklearn(tmp_path/"a.u2c")
+    assert back.calibrator_.promise == clf.calibrator_.promise is not None
+    assert np.array_equal(back.predict(X), clf.predict(X))
+
+
+def test_types_that_nobody_knows_are_named(tmp_path):
+    pytest.importorskip("skops.io", reason="skops is not installed: it alone knows which types are harmless")
+    X, y = blobs()
+    save_sklearn(tmp_path/"a.u2c", AbstainingClassifier(LogisticRegression(), "knn", features=halved).fit(X, y))
+    with pytest.raises(ArtifactError, match=r"a.u2c: found the types .*halved.*, expected known ones, or trusted=\["):
+        load_sklearn(tmp_path/"a.u2c")
+    back = load_sklearn(tmp_path/"a.u2c", trusted=[f"{__name__}.halved"])
+    assert back.predict(X).shape == (150,)
+
+
+def halved(X):
+    return X / 2
+
+
+def test_without_skops_nothing_is_written_or_read(monkeypatch, tmp_path):
+    X, y = blobs()
+    clf = AbstainingClassifier(LogisticRegression(), "maxlogit").fit(X, y)
+    with monkeypatch.context() as m:
+        m.setattr(service, "skops_io", lambda: SimpleNamespace(dumps=pickle.dumps))
+        save_sklearn(tmp_path/"there.u2c", clf)
+    for name in ("skops", "skops.io"):
+        monkeypatch.setitem(sys.modules, name, None)
+    why = "skops: found no such module, expected it from pip install skops"
+    with pytest.raises(ModuleNotFoundError, match=why):
+        save_sklearn(tmp_path/"a.u2c", clf)
+    with pytest.raises(ModuleNotFoundError, match=why):
+        load_sklearn(tmp_path/"there.u2c")
+    assert [p.name for p in tmp_path.iterdir()] == ["there.u2c"]

@@ -1,4 +1,4 @@
-"Unified uncertainty calibration: a classifier that says \"I don't know\" with a calibrated probability."
+"Unified uncertainty calibration: a classifier that says \"I don't know\", on as many known inputs as you allow."
 __version__ = "0.2.0"
 
 from importlib import import_module

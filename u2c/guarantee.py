@@ -85,7 +85,9 @@ class Counts(NamedTuple):
 
     def scaled(self, by: float, more: float = 0.5) -> "Counts":
         "What `by` times as many rows would show, at rates of half a mistake more"
-        grown = lambda k, n: math.ceil((k + more) / (n + 2 * more) * by * n) if n else 0
+        def grown(k: int, n: int) -> int:
+            if not n: return 0
+            return min(math.ceil((k + more) / (n + 2 * more) * by * n), round(by * n))
         known, unknown = round(by * self.known), round(by * self.unknown)
         wrong, let_in = grown(self.wrong, self.answered), grown(self.let_in, self.unknown)
         return Counts(round(by * self.answered), wrong, known, let_in, unknown)
@@ -99,6 +101,7 @@ def holds(
 ) -> bool:
     "Can it be ruled out that more than `error` of the answers above a cut are wrong?"
     if not found.answered: return False
+    if delta < 0.5 and found.wrong >= math.ceil(error * found.answered): return False
     if base_rate is None: return few_wrong(found.wrong, found.answered, error) <= delta
     end = lambda count, n: clopper_pearson(count, n, delta / 3)
     a = (1 - base_rate) * end(found.answered, found.known)[0]
@@ -114,7 +117,7 @@ class Promise(NamedTuple):
     rows: int  # it rests on
     answered: int  # of them
     wrong: int  # of these
-    needed: int | None = None  # rows that would do where these do not; None: no number would
+    needed: int | None = None  # rows that would do where these do not; None: not 1,000 times
     base_rate: float | None = None  # the stated share of unknown inputs
 
     @property
@@ -131,7 +134,7 @@ class Promise(NamedTuple):
             share = f"{self.answered:,} of {self.rows:,} held-out rows ({self.coverage:.1%})"
             return f"{of}: {share} are answered, {self.wrong:,} of them wrong"
         why = f"about {self.needed:,} would do" if self.needed else (
-            "at no cut are few enough of them right, however many rows there were")
+            "a thousand times as many such rows would not do either")
         return f"{of}: this cannot be promised with these {self.rows:,} rows; {why}"
 
 # %% ../nbs/beyond/09_guarantee.ipynb #14e63c3b
@@ -170,13 +173,12 @@ def at_most(
     bad = np.asarray(wrong, bool)
     if bad.shape != s.shape: raise refuse("wrong", bad.shape, s.shape)
     error, delta = check_share(error, "error"), check_share(delta, "delta")
-    strange = np.zeros(len(s), bool)
-    if base_rate is not None:
-        check_share(base_rate, "base_rate")
-        if unknown is not None: strange = np.asarray(unknown, bool)
-        if strange.shape != s.shape or strange.all() or not strange.any():
-            found = f"{strange.sum()} of {len(s)} rows"
-            raise refuse("unknown", found, "some for a base rate")
+    strange = np.zeros(len(s), bool) if unknown is None else np.asarray(unknown, bool)
+    if strange.shape != s.shape: raise refuse("unknown", strange.shape, s.shape)
+    if base_rate is None: bad, strange = bad | strange, np.zeros_like(strange)
+    elif check_share(base_rate, "base_rate") and (strange.all() or not strange.any()):
+        found = f"{strange.sum()} of {len(s)} rows"
+        raise refuse("unknown", found, "some for a base rate")
     known = ~strange
     order = np.sort(s[known & (s > 0)])[::-1]  # of known rows that may be answered
     m, parts = len(order), check_whole(cuts, "cuts")

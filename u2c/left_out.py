@@ -25,6 +25,7 @@ from .reject import Calibrator, Movable, check_level, tau_for
 from .scores.base import Scorer, as_scorer, scorer_name
 from .scores.combined import Combined, among_others, minus_log_p, scorers_of
 from .scores.head import give_head
+from .scores.more import ViM
 from .temperature import tempered_lse
 
 # %% ../nbs/beyond/08_left_out.ipynb #lo000007
@@ -241,6 +242,20 @@ def _able(
         except ValueError: return False
     return True
 
+# %% ../nbs/beyond/08_left_out.ipynb #rowsvim2
+def _with_rows_enough(
+    parts: list[Scorer],
+    va: Outputs,
+) -> list[Scorer]:  # all, if none would be left
+    "Those scores that learn from all rows what four fifths of the rows teach"
+    d = 0 if va.features is None else va.features.shape[1]
+    lacks = lambda p: isinstance(p, ViM) and 0.8 * len(va) < 1.5 * p.directions(d)
+    rest = [p for p in parts if not lacks(p)]
+    if not rest or len(rest) == len(parts): return parts
+    left = ", ".join(scorer_name(p) for p in parts if p not in rest)
+    warn(f"LeftOutU2C: {len(va)} rows are too few for {left}; chooses among the others")
+    return rest
+
 # %% ../nbs/beyond/08_left_out.ipynb #lo000034
 # the scores that `LeftOutU2C` chooses from
 PARTS = ("maxlogit", "entropy", "knn", "mahalanobis", "vim", "residual", "fdbd")
@@ -337,7 +352,7 @@ def usable_parts(
     if len(able) < len(parts):
         left = ", ".join(scorer_name(p) for p in parts if p not in able)
         warn(f"LeftOutU2C: found nothing for {left} to work on; chooses among the others")
-    return _of_known_classes(able, va, alpha)
+    return _of_known_classes(_with_rows_enough(able, va), va, alpha)
 
 # %% ../nbs/beyond/08_left_out.ipynb #lo000046a
 class LearnedOdds(Movable):
@@ -374,7 +389,7 @@ class LearnedOdds(Movable):
         costs: Sequence[float] | None = None,  # see the class
     ) -> Self:
         "The same model with other odds of abstaining; nothing is learned anew"
-        if costs is not None and alpha is None: prior = prior or self.prior
+        if costs is not None and alpha is prior is None: prior = self.prior
         if (alpha is None) == (prior is None):
             raise refuse("at", f"alpha={alpha}, prior={prior}", "one of them")
         new = self._to_be_moved()

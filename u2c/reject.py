@@ -90,7 +90,7 @@ class Answering(Fitted):
     def decide(self, f: Tensor) -> Tensor:
         "(n,) classes, c for abstaining, by (n, c+1) logits or log-probabilities"
         said = self._choose(f)
-        if self.promise is None: return said
+        if self.promise is None or self.promise.cut is None: return said
         declined = confidence_of(f, said) <= self.promise.cut
         return said.masked_fill(declined, f.shape[1] - 1)
 
@@ -123,8 +123,8 @@ class Promising(Answering):
         new.promise = None
         f = new.predict_log_proba(x)
         said, y = new.decide(f), check_labels(x.labels, len(x), c).to(f.device)
-        found = [t.cpu() for t in (confidence_of(f, said), said != y, y == c)]
-        promise = at_most(*found[:2], error, delta, found[2], base_rate)
+        sure, wrong, strange = (t.cpu() for t in (confidence_of(f, said), said != y, y == c))
+        promise = at_most(sure, wrong, error, delta, strange, base_rate)
         if promise.cut is None: raise ValueError(f"at_most: {promise}")
         new.promise = promise
         return new
@@ -194,7 +194,7 @@ class Calibrator(Promising):
 class Movable(Calibrator):
     "A calibrator that keeps where each validation row turns, so that alpha can be set anew"
     _keeps: tuple[str, ...] = ("turns",)
-    _may_lack = ("turns",)
+    _may_lack: tuple[str, ...] = ("turns",)
     turns: Tensor | None  # (n,) ascending: from which level on each row abstains
 
     def at(self, alpha: float) -> Self:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -115,13 +116,13 @@ class ImageFiles(NamedTuple):
 # %% ../../nbs/bench/01_features.ipynb #89ee6910
 def file_stamp(
     path: Path,
-) -> list[int] | None:  # None if it is absent
+) -> list[int] | None:  # None if it is absent, or a folder
     "Size and time of the last change of a file"
     seen, name = _stamps.known, str(path)
     if seen is not None and name in seen: return seen[name]
     try: s = os.stat(path)
     except (OSError, ValueError): found = None  # ValueError: no file can have such a name
-    else: found = [s.st_size, s.st_mtime_ns]
+    else: found = None if stat.S_ISDIR(s.st_mode) else [s.st_size, s.st_mtime_ns]
     if seen is not None: seen[name] = found
     return found
 
@@ -289,7 +290,7 @@ def in_precision(
     "How a GPU computes"
     if precision not in (None, *PRECISIONS):
         raise refuse("precision", repr(precision), f"one of {', '.join(PRECISIONS)}")
-    kinds = [torch.backends.cudnn, torch.backends.cuda.matmul] if precision else []
+    kinds: list[Any] = [torch.backends.cudnn, torch.backends.cuda.matmul] if precision else []
     before = [kind.allow_tf32 for kind in kinds]
     try:
         for kind in kinds: kind.allow_tf32 = precision == "tf32"
@@ -421,7 +422,8 @@ def one_shard(
 ) -> tuple[list[dict[str, Tensor]], dict[int, Failure]]:  # of each network; rows that failed
     "Put together the shard whose answers come next"
     parts: list[list[tuple[Tensor, ...]]] = [[] for _ in range(networks)]
-    labels, bad, seen = [], {}, 0
+    bad: dict[int, Failure] = {}
+    labels, seen = [], 0
     while seen < len(rows):
         batch, said = next(answers)
         for part, t in zip(parts, said):

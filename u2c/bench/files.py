@@ -29,7 +29,7 @@ from torch import Tensor
 from .cases import Case, check_case
 from .features import save_tensors
 from ..core import Outputs
-from ..guards import refuse
+from ..guards import installing, refuse
 
 # %% ../../nbs/bench/08_files.ipynb #b5a4431d
 def magika_part(name: str) -> Path:
@@ -37,7 +37,7 @@ def magika_part(name: str) -> Path:
     spec = find_spec("magika")
     file = Path(spec.origin).parent / name if spec and spec.origin else None
     if file and file.exists(): return file
-    raise refuse("magika", f"no {Path(name).name}", 'it from pip install "u2c[real]"',
+    raise refuse("magika", f"no {Path(name).name}", f"it from {installing('real')}",
                  FileNotFoundError)
 
 # %% ../../nbs/bench/08_files.ipynb #41ca4934

@@ -27,7 +27,7 @@ from torch import Tensor
 from .cases import Case, check_case
 from .features import save_tensors
 from ..core import Outputs
-from ..guards import refuse
+from ..guards import installing, refuse
 
 # %% ../../nbs/bench/10_languages.ipynb #6c3161f2
 class Declaration(NamedTuple):
@@ -77,7 +77,7 @@ def identifier() -> Any:
         from py3langid.langid import (  # type: ignore[import-untyped,import-not-found]
             MODEL_FILE, LanguageIdentifier)
     except ImportError as e:
-        remedy = 'it from pip install "u2c[real]"'
+        remedy = f"it from {installing('real')}"
         raise refuse("py3langid", "not installed", remedy, ImportError) from e
     return LanguageIdentifier.from_model_file(MODEL_FILE)
 

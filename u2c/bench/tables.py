@@ -24,7 +24,7 @@ from torch import Tensor
 
 from .cases import Case, class_choices, renumbered
 from ..core import Outputs
-from ..guards import refuse
+from ..guards import installing, refuse
 
 # %% ../../nbs/bench/07_tables.ipynb #7634f18d
 TABLES = {"letter": "LetterRecognition", "satellite": "Satellite", "shuttle": "Shuttle"}
@@ -69,7 +69,7 @@ def read_table(
     file = table_file(name, folder)
     try: rdata = importlib.import_module("rdata")
     except ImportError as e:
-        expected = 'its package, as pip install "u2c[real]" brings'
+        expected = f"its package, as {installing('real')} brings"
         raise refuse("rdata", e, expected, ImportError) from e
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Unknown encoding")  # of names, which are ASCII

@@ -53,6 +53,7 @@ Features, logits and labels of {rows:,} inputs in {sets} data sets, for `u2c_out
 """
 
 def file_hash(path: Path) -> str:
+    "What sha256 says of a file"
     with path.open("rb") as f: return hashlib.file_digest(f, "sha256").hexdigest()
 
 # %% ../../nbs/run/07_outputs.ipynb #1a293510

@@ -10,7 +10,6 @@ import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
 import torch
@@ -123,7 +122,10 @@ def cleared(
     "Say what there is, and refuse to start if something is wrong"
     nets: dict[Config, Pretrained] = {}
     table = preflight(folders, nets)
-    tell(table.to_string(index=False))
+    width = max(map(len, table["what"]))
+    rows = [f"{r.what:<{width}}  {r.found}{'; ' * bool(r.problem)}{r.problem}"
+        for r in table.itertuples()]
+    tell("\n".join(["before the run:", *rows]))
     if wrong := [f"{r.what}: {r.problem}" for r in table.itertuples() if r.problem]:
         raise refuse("run", "; ".join(wrong), "all that it needs, before it starts")
     return nets

@@ -301,7 +301,7 @@ def print_result(records: pd.DataFrame, out: Path) -> None:
 def extracted(folders: Mapping[Config, Path], out: Path) -> dict[str, str]:  # what went wrong
     "Make the outputs of all ImageNet runs, once it is sure that this can be done"
     nets = cleared(folders)
-    print(f"outputs of {len(nets)} networks: {out}/*/outputs", file=sys.stderr)
+    tell(f"outputs of {len(nets)} networks: {out}/*/outputs")
     try: extract_all(folders, nets)
     except (ValueError, OSError) as e: return {"outputs": str(e)}
     finally:

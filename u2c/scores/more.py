@@ -200,12 +200,16 @@ class Residual(HeadScorer):
         super().__init__(head, *self._learns)
         self.dim = None if dim is None else check_whole(dim, "dim")
 
+    def directions(self, d: int) -> int:
+        "How many principal directions of d features it takes for its own"
+        return self.dim or (self._usual if d > self._usual else d // 2)
+
     def _fit(self, va: Outputs) -> None:
         super()._fit(va)
         d = self.weight.shape[1]
         if self.dim is not None and self.dim >= d:
             raise refuse("dim", self.dim, f"fewer than the {d} features")
-        dim = self.dim or (self._usual if d > self._usual else d // 2)
+        dim = self.directions(d)
         if len(va) <= dim:
             found = f"{len(va)} rows for {dim} principal directions"
             warn(f"{type(self).__name__.lower()}: {found}, which leave nothing over of va")

@@ -147,11 +147,12 @@ def _checked_names(
     names: Sequence[str] | None,
     unknown: str,  # the word for abstaining
     c: int | None = None,  # how many there are, once that is known
+    where: str = "",  # they come from
 ) -> list[str] | None:
     "Names of classes, none of which means to abstain"
     checked = None if names is None else list(map(str, names))
     if checked is not None and c not in (None, len(checked)):
-        found = f"{len(checked)} names"
+        found = f"{len(checked)} names{where}"
         raise refuse("classes", found, f"{c}, as many as the model has logits")
     if unknown not in (checked or ()): return checked
     raise refuse("unknown", f"{unknown!r}, which is a class", "a word that is no class")
@@ -195,7 +196,8 @@ class CalibratedNetwork:
         names = _names_of(data, net.model, self.given)
         net.words = None if names is None else [*map(str, names), self.unknown]
         va = data if isinstance(data, Outputs) else net.outputs(data, batch, known_only=True)
-        classes = _checked_names(names, self.unknown, va.n_classes)
+        where = "" if self.given else " in the loader's data set or the model's config"
+        classes = _checked_names(names, self.unknown, va.n_classes, where)
         if net.layer is not None: give_head(calibrator, head_of_all(net.head()))
         assert (u := calibrator.fit(va).va_scores) is not None
         self.measured = {"validation": realised(calibrator, va, u)}
@@ -288,7 +290,7 @@ def _despite(
 
 # %% ../../nbs/service/01_classifier.ipynb #2edcf05d
 class U2CClassifier(ToldNetwork):
-    "A network that may answer 'unknown', with calibrated probabilities over c+1 classes"
+    "A network that may answer 'unknown', on as many known inputs as you allow"
     def outputs(self, data: Any, batch: int = 64, labels: bool = True) -> Outputs:
         "Features, logits, and labels where there are any, unless `labels` is False"
         if not isinstance(data, Outputs): return self.net.outputs(data, batch, labels=labels)

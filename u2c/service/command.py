@@ -727,7 +727,7 @@ def command_line() -> argparse.ArgumentParser:
     "The options of u2c"
     parser = argparse.ArgumentParser(
         "u2c", formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, 2, 16),
-        description="A classifier that says \"I don't know\" with a calibrated probability.",
+        description="A classifier that says \"I don't know\", as often as you allow.",
         epilog="""\
 an example, from a network to a service:
   u2c calibrate --model timm/resnet50.a1_in1k --data va --classes names.txt -o my.u2c

@@ -136,7 +136,9 @@ class ReActTwin(HeadTwin):
         super().__init__(fitted)
         self.cut = float(fitted.cut)
 
-    def shaped(self, features: Tensor) -> Tensor: return features.clamp_max(self.cut)
+    def shaped(self, features: Tensor) -> Tensor:
+        "Features without what is above the cut"
+        return features.clamp_max(self.cut)
 
 # %% ../../nbs/service/05_export.ipynb #moretwn7
 @twin_of(ASH)
@@ -150,7 +152,9 @@ class ASHTwin(HeadTwin):
         self.keep = max(1, d - round(d * fitted.percentile / 100))
         self.prune = fitted._shaped
 
-    def shaped(self, features: Tensor) -> Tensor: return self.prune(features, self.keep)
+    def shaped(self, features: Tensor) -> Tensor:
+        "Features with a share of them kept"
+        return self.prune(features, self.keep)
 
 # %% ../../nbs/service/05_export.ipynb #447f49c0
 @twin_of(Mahalanobis)

@@ -250,9 +250,10 @@ def expected_of(
     known = said[~np.isnan(said).any(1)]
     if not len(known): return None
     answered, right, away = known.T
-    share = tuple(max(0.0, (x - usual) / (1 - usual)) for x in mean_chance(away))
+    share, low, high = (max(0.0, (x - usual) / (1 - usual)) for x in mean_chance(away))
     accuracy = mean_chance(right[answered > 0])
-    return Expected(len(known), accuracy, share, mean_chance(1 - right))
+    err = mean_chance(1 - right)
+    return Expected(len(known), accuracy, (share, low, high), err)
 
 # %% ../../nbs/service/04_watch.ipynb #wtchtold
 def told_of_labels(x: "Report") -> str:
@@ -726,8 +727,8 @@ def restore(
     if "answers" not in header: return
     said, begin = header["answers"], "answers."
     watch.answers = answers_watch(said["error"], watch.delta)
-    found = {k.removeprefix(begin): v for k, v in arrays.items() if k.startswith(begin)}
-    restore_rate(watch.answers, said, found)
+    own = {k.removeprefix(begin): v for k, v in arrays.items() if k.startswith(begin)}
+    restore_rate(watch.answers, said, own)
 
 # %% ../../nbs/service/04_watch.ipynb #3a779ca9
 def check_watched(

@@ -182,6 +182,9 @@ def compare_case(
 OTHERS = {  # benchmark -> module, which has a function of the benchmark's name and _cases
     "cifar10": "u2c.bench.cifar",
     "tables": "u2c.bench.tables",
+    "files": "u2c.bench.files",
+    "languages": "u2c.bench.languages",
+    "sentences": "u2c.bench.sentences",
 }
 
 def benchmark_cases(
