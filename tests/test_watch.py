@@ -302,5 +302,5 @@ def test_a_plot_without_matplotlib_names_the_extra(monkeypatch):
     watch = Watch(MODELS["rc"], stream(0, 100)).update(stream(1, 5))
     for name in ("matplotlib", "matplotlib.pyplot"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ImportError, match=r'plot: found no matplotlib.*pip install "u2c\[reproduce\]"'):
+    with pytest.raises(ImportError, match=r'plot: found no matplotlib.*pip install "u2c\[reproduce\] @ '):
         watch.plot()
