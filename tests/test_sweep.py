@@ -143,7 +143,7 @@ def test_shards_of_many_workers_are_those_of_one(cluster, tmp_path):
     assert changed == [next(iter(dates))] and files_of(tmp_path / "many") == files_of(tmp_path / "one")
 
 
-def test_a_killed_driver_leaves_nothing_and_another_goes_on(cluster, by_threads, leaving, tmp_path, capsys):
+def test_a_killed_driver_leaves_nothing_and_another_goes_on(cluster, by_threads, leaving, tmp_path, caplog):
     "The first has a Ray of its own, where there is room for one run at a time; the second is in a cluster"
     command = [str(Path(sys.executable).parent / "u2c_reproduce"), "--executor", "ray", "--cpus-per-run", str(os.cpu_count()), "--seeds", "1",
                "--backbones", ",".join(BACKBONES), "--limit", "60", "--epochs", "1", "--scorers", "maxlogit", "--out", str(tmp_path)]
@@ -158,7 +158,7 @@ def test_a_killed_driver_leaves_nothing_and_another_goes_on(cluster, by_threads,
     date = kept.stat().st_mtime_ns
     configs = configurations("small", BACKBONES, 1, limit=60, epochs=1, scorers=["maxlogit"])
     assert run_jobs(configs, tmp_path, 0, cluster[-1]) == {}
-    assert "1 of 2 runs were finished before" in capsys.readouterr().err and kept.stat().st_mtime_ns == date
+    assert "1 of 2 runs were finished before" in caplog.text and kept.stat().st_mtime_ns == date
     runs, local = by_threads
     for config in runs.values():
         names = ("records.csv", "draws.safetensors")
@@ -245,9 +245,9 @@ def test_what_the_cluster_has_not_is_told_at_once(cluster):
     with pytest.raises(ValueError, match="gpus_per_run: found 0 on the largest node, expected 1"), sweep.on_ray(gpus=1): pass
 
 
-def test_what_may_still_join_is_waited_for(cluster, capsys):
+def test_what_may_still_join_is_waited_for(cluster, caplog):
     with sweep.on_ray(cluster[1].address, gpus=1): pass
-    assert "gpus_per_run: found 0 on the largest node, expected 1; waiting for one that has it" in capsys.readouterr().err
+    assert "gpus_per_run: found 0 on the largest node, expected 1; waiting for one that has it" in caplog.text
 
 
 @pytest.mark.parametrize("missing", ["ray", "yaml", "fsspec"])
